@@ -9,7 +9,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -20,8 +20,10 @@ use serde::Serialize;
 use crate::{
     facts::Path as Fact,
     finding::Finding,
+    host::{Manager, Tree},
     journal::{Changed, Journal, JournalError, Record, Run},
-    settable::{Keeper, Settable},
+    permanent,
+    settable::Settable,
 };
 
 const UNDONE: &str = "undone";
@@ -318,46 +320,21 @@ fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), Apply
     for change in lasting.flat_map(Run::in_force) {
         in_force.insert(&change.fact, change);
     }
-    for keeper in Keeper::ALL {
-        let mut text = String::new();
-        for change in in_force.values() {
-            let settable = settable(&change.fact)?;
-            if settable.keeper == keeper {
-                text.push_str(&format!(
-                    "# {} (was: {})\n{}\n",
-                    change.rule,
-                    change.before,
-                    settable.line(&change.after)
-                ));
-            }
-        }
-        let path = root.join(keeper.file());
-        let written = if text.is_empty() { remove(&path) } else { replace(&path, &text) };
-        let fact = keeper.file().to_owned();
-        written.map_err(|source| ApplyError::Io { fact, what: "write", path, source })?;
+    let tree = Tree::below(root);
+    let mut lines = Vec::new();
+    for change in in_force.values() {
+        let settable = settable(&change.fact)?;
+        let manager = settable.interface().map_or(Manager::Nobody, |name| Manager::of(&tree, name));
+        let keeper = settable.keeper(&manager);
+        let line = settable.line(&change.after, &keeper);
+        lines.push((keeper, format!("# {} (was: {})\n{line}\n", change.rule, change.before)));
     }
-    Ok(())
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
-/// A reader sees the old text or the new one, also after a crash.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let Some(dir) = path.parent() else { return Ok(()) };
-    fs::create_dir_all(dir)?;
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    let head = "# Written by `ropewalk advise apply`; `ropewalk advise revert` takes it back. Changes here are lost.\n";
-    file.write_all(head.as_bytes())?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()
+    permanent::write(root, lines).map_err(|(path, source)| ApplyError::Io {
+        fact: path.strip_prefix(root).unwrap_or(&path).display().to_string(),
+        what: "write",
+        path,
+        source,
+    })
 }
 
 fn settable(fact: &str) -> Result<Settable, ApplyError> {

@@ -23,6 +23,7 @@ const FILES: &[(&str, &str)] = &[
     ("health", include_str!("../rules/health.toml")),
     ("kernel", include_str!("../rules/kernel.toml")),
     ("limits", include_str!("../rules/limits.toml")),
+    ("links", include_str!("../rules/links.toml")),
     ("memory", include_str!("../rules/memory.toml")),
     ("network", include_str!("../rules/network.toml")),
     ("nic", include_str!("../rules/nic.toml")),

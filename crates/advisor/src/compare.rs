@@ -45,6 +45,7 @@ pub fn is_volatile(path: &str) -> bool {
             && (last.starts_with("rx_") || last.starts_with("tx_"))
             && !SET.contains(&last)
             && last != "tx_queue_len")
+        || (path.starts_with("nvme.") && ["temperature_c", "hot_minutes"].contains(&last))
         || (path.starts_with("numa.")
             && (last == "free"
                 || last.contains("numa_")

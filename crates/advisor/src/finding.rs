@@ -64,6 +64,8 @@ pub struct Finding {
     pub source: String,
     /// The plan of the lab that measures it.
     pub measure: Option<String>,
+    /// What sets the value here by a profile that somebody chose: it is changed only by name.
+    pub set_by: Option<String>,
     /// What other findings or programs have to do with it.
     pub remarks: Vec<String>,
 }

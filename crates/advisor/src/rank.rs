@@ -8,6 +8,7 @@ use crate::{
     expr::{Scope, Template},
     facts::{Facts, Origin, Path, Value},
     finding::{Change, Evidence, Finding},
+    host::Manager,
     rule::{Condition, Role, Rule, Severity},
     settable::Settable,
     together,
@@ -127,13 +128,18 @@ fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, 
             None => rule.undo.as_ref().map(fill),
         },
         permanent: match &settable {
-            Some((settable, change)) => Some(settable.permanent(&change.value)),
+            Some((settable, change)) => {
+                let manager =
+                    settable.interface().map_or(Manager::Nobody, |name| Manager::of_facts(facts, name));
+                Some(settable.permanent(&change.value, &manager))
+            }
             None => rule.permanent.as_ref().map(fill),
         },
         change,
         disruptive: rule.disruptive,
         source: rule.source.clone(),
         measure: rule.measure.clone(),
+        set_by: None,
         remarks: Vec::new(),
     }
 }

@@ -1,42 +1,17 @@
 //! Which facts can be set, by writing which file, and what makes that last: one line in a file of our own, in the
 //! place that the distribution reads at boot. Other files are never written.
 
-use crate::facts::{Path, Value};
-
-/// What makes settings last.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Keeper {
-    /// `sysctl.d`.
-    Sysctl,
-    /// A rule of udev, which sets attributes when the device appears.
-    Udev,
-    /// `tmpfiles.d`, which writes to files below `/sys` at boot.
-    Tmpfiles,
-    /// Options of a module.
-    Modprobe,
-}
-
-impl Keeper {
-    /// All of them.
-    pub const ALL: [Keeper; 4] = [Keeper::Sysctl, Keeper::Udev, Keeper::Tmpfiles, Keeper::Modprobe];
-    /// Our file there, below the root.
-    pub fn file(self) -> &'static str {
-        match self {
-            Keeper::Sysctl => "etc/sysctl.d/90-ropewalk-advise.conf",
-            Keeper::Udev => "etc/udev/rules.d/90-ropewalk-advise.rules",
-            Keeper::Tmpfiles => "etc/tmpfiles.d/ropewalk-advise.conf",
-            Keeper::Modprobe => "etc/modprobe.d/ropewalk-advise.conf",
-        }
-    }
-}
+use crate::{
+    facts::{Path, Value},
+    host::Manager,
+    permanent::Keeper,
+};
 
 /// A fact that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settable {
     /// The file to write, below the root.
     pub file: String,
-    /// What makes it last.
-    pub keeper: Keeper,
     kind: Kind,
 }
 
@@ -80,13 +55,11 @@ impl Settable {
         }
         let attribute = |subsystem, device: &str, place: &str, attribute: String| Settable {
             file: format!("sys/{place}/{device}/{attribute}"),
-            keeper: Keeper::Udev,
             kind: Kind::Attribute { subsystem, device: device.to_owned(), attribute },
         };
         match names[..] {
             ["sysctl", _, ..] => Some(Settable {
                 file: format!("proc/sys/{}", names[1..].join("/")),
-                keeper: Keeper::Sysctl,
                 // sysctl's own way to write a point inside a name.
                 kind: Kind::Sysctl(fact.names().skip(1).collect::<Vec<_>>().join(".")),
             }),
@@ -106,12 +79,10 @@ impl Settable {
             }
             ["memory", "thp", name @ ("enabled" | "defrag")] => Some(Settable {
                 file: format!("sys/kernel/mm/transparent_hugepage/{name}"),
-                keeper: Keeper::Tmpfiles,
                 kind: Kind::File,
             }),
             ["module", module, parameter] => Some(Settable {
                 file: format!("sys/module/{module}/parameters/{parameter}"),
-                keeper: Keeper::Modprobe,
                 kind: Kind::Parameter { module: module.to_owned(), parameter: parameter.to_owned() },
             }),
             _ => None,
@@ -135,20 +106,50 @@ impl Settable {
             _ => format!("echo {value} > /{}", self.file),
         }
     }
-    /// The line that makes it last, without the file.
-    pub fn line(&self, value: &str) -> String {
+    /// The interface whose manager has a say in it.
+    pub fn interface(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Sysctl(name) => format!("{name} = {value}"),
-            Kind::Attribute { subsystem, device, attribute } => format!(
+            Kind::Attribute { subsystem: "net", device, .. } => Some(device),
+            _ => None,
+        }
+    }
+    /// What makes it last where the interface, if it is of one, is managed so.
+    pub fn keeper(&self, manager: &Manager) -> Keeper {
+        match (&self.kind, manager) {
+            (Kind::Sysctl(_), _) => Keeper::Sysctl,
+            (Kind::File, _) => Keeper::Tmpfiles,
+            (Kind::Parameter { .. }, _) => Keeper::Modprobe,
+            // Its connection would set these again after udev has.
+            (Kind::Attribute { attribute, .. }, Manager::NetworkManager)
+                if attribute == "mtu" || attribute.starts_with("bonding/") =>
+            {
+                Keeper::Dispatcher
+            }
+            (Kind::Attribute { attribute, .. }, Manager::Networkd(file)) if attribute == "mtu" => {
+                Keeper::Networkd(file.clone())
+            }
+            (Kind::Attribute { .. }, _) => Keeper::Udev,
+        }
+    }
+    /// The line that makes it last there, without the file.
+    pub fn line(&self, value: &str, keeper: &Keeper) -> String {
+        match (&self.kind, keeper) {
+            (_, Keeper::Networkd(_)) => format!("MTUBytes={value}"),
+            (Kind::Attribute { device, .. }, Keeper::Dispatcher) => {
+                format!("[ \"$1\" = {device} ] && echo {value} > /{}", self.file)
+            }
+            (Kind::Sysctl(name), _) => format!("{name} = {value}"),
+            (Kind::Attribute { subsystem, device, attribute }, _) => format!(
                 "ACTION==\"add|change\", SUBSYSTEM==\"{subsystem}\", KERNEL==\"{device}\", ATTR{{{attribute}}}=\"{value}\""
             ),
-            Kind::File => format!("w /{} - - - - {value}", self.file),
-            Kind::Parameter { module, parameter } => format!("options {module} {parameter}={value}"),
+            (Kind::File, _) => format!("w /{} - - - - {value}", self.file),
+            (Kind::Parameter { module, parameter }, _) => format!("options {module} {parameter}={value}"),
         }
     }
     /// What makes it last, for people.
-    pub fn permanent(&self, value: &str) -> String {
-        format!("/{}: {}", self.keeper.file(), self.line(value))
+    pub fn permanent(&self, value: &str, manager: &Manager) -> String {
+        let keeper = self.keeper(manager);
+        format!("/{}: {}", keeper.file(), self.line(value, &keeper))
     }
 }
 
@@ -197,9 +198,38 @@ mod tests {
         ] {
             let settable = Settable::of(&Path::from(fact)).unwrap();
             assert_eq!(
-                (settable.file.as_str(), settable.command(value), settable.line(value)),
+                (
+                    settable.file.as_str(),
+                    settable.command(value),
+                    settable.line(value, &settable.keeper(&Manager::Nobody))
+                ),
                 (file, command.to_owned(), line.to_owned())
             );
+        }
+    }
+
+    #[test]
+    fn what_makes_it_last_depends_on_who_manages_the_interface() {
+        let networkd = Manager::Networkd("10-e.network".to_owned());
+        for (fact, manager, place) in [
+            (
+                "net.e.mtu",
+                &networkd,
+                "/etc/systemd/network/10-e.network.d/90-ropewalk-advise.conf: MTUBytes=9",
+            ),
+            (
+                "net.e.mtu",
+                &Manager::NetworkManager,
+                r#"/etc/NetworkManager/dispatcher.d/90-ropewalk-advise: [ "$1" = e ] && echo 9 > /sys/class/net/e/mtu"#,
+            ),
+            (
+                "net.e.tx_queue_len",
+                &networkd,
+                r#"/etc/udev/rules.d/90-ropewalk-advise.rules: ACTION=="add|change", SUBSYSTEM=="net", KERNEL=="e", ATTR{tx_queue_len}="9""#,
+            ),
+            ("sysctl.vm.x", &Manager::NetworkManager, "/etc/sysctl.d/90-ropewalk-advise.conf: vm.x = 9"),
+        ] {
+            assert_eq!(Settable::of(&Path::from(fact)).unwrap().permanent("9", manager), place);
         }
     }
 

@@ -51,16 +51,25 @@ fn contradictions(findings: &mut [Finding]) {
     }
 }
 
+/// What `sysctl_perf_tuning` sets each time the drivers start.
+const BY_OPENIB: [&str; 10] = [
+    "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_sack",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.optmem_max",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
 /// Programs that set such values themselves would set them again.
 fn programs(findings: &mut [Finding], facts: &Facts) {
-    let tuned = facts.bool("daemon.tuned") == Some(true);
-    let profile = facts.text("tuned.profile");
-    for finding in findings.iter_mut().filter(|f| f.change.is_some() || f.command.is_some()) {
-        if tuned && let Some(profile) = profile {
-            finding.remarks.push(format!(
-                "tuned runs with profile {profile} and may set this again: change it in a profile that includes {profile}."
-            ));
-        }
+    for finding in findings.iter_mut() {
+        tuned(finding, facts);
+        openib(finding, facts);
         if finding.severity < Severity::Critical
             && facts.bool("daemon.mmfsd") == Some(true)
             && finding.disruptive
@@ -68,6 +77,61 @@ fn programs(findings: &mut [Finding], facts: &Facts) {
             finding.remarks.push("Storage Scale runs here (mmfsd): stop it on this node first.".to_owned());
         }
     }
+}
+
+/// What tuned's profile sets: it would do so again at boot, where it does not let sysctl.d win.
+fn tuned(finding: &mut Finding, facts: &Facts) {
+    let Some(change) = &finding.change else { return };
+    let Some(profile) = facts.text("tuned.profile").filter(|_| facts.bool("daemon.tuned") == Some(true))
+    else {
+        return;
+    };
+    let names: Vec<&str> = change.fact.names().collect();
+    // A profile sets this for all disks.
+    let (section, name) = match names[..] {
+        ["block", _, name @ "scheduler"] => ("disk", ["block", name].join(".")),
+        ["block", _, name @ "read_ahead_kb"] => ("disk", ["block", name].join(".")),
+        ["memory", ..] => ("vm", change.fact.to_string()),
+        ["sysctl", ..] => ("sysctl", change.fact.to_string()),
+        _ => return,
+    };
+    let Some(set) = facts.get(&format!("tuned.sets.{name}")) else { return };
+    finding.set_by = Some(format!("tuned's profile {profile} ({})", set.origin));
+    let says = format!("tuned runs with profile {profile}, which sets {} here ({})", set.value, set.origin);
+    if section == "sysctl" && facts.bool("tuned.reapply_sysctl") != Some(false) {
+        finding.remarks.push(format!("{says}; sysctl.d comes after it."));
+    } else {
+        finding.remarks.push(format!("{says}, and again at each boot."));
+        finding.permanent = Some(format!(
+            "a profile of your own with include={profile} and, below [{section}], the value; tuned-adm profile NAME"
+        ));
+    }
+}
+
+/// What the start of Mellanox' drivers sets, if it is told to tune.
+fn openib(finding: &mut Finding, facts: &Facts) {
+    let on = |name: &str| facts.bool(&format!("openib.{name}")) == Some(true);
+    let sets =
+        |fact: &str| finding.change.as_ref().is_some_and(|c| c.fact.as_str() == format!("sysctl.{fact}"));
+    let about = |end: &str| finding.evidence.iter().any(|e| e.fact.ends_with(end));
+    let by = if on("sysctl") && BY_OPENIB.iter().any(|fact| sets(fact)) {
+        "RUN_SYSCTL"
+    } else if on("affinity") && (about(".irq_cpus") || about(".irqs_remote")) {
+        "RUN_AFFINITY_TUNER"
+    } else if on("mlnx_tune")
+        && (about(".irq_cpus")
+            || about(".irqs_remote")
+            || about("cpu.governors")
+            || about("daemon.irqbalance"))
+    {
+        "RUN_MLNX_TUNE"
+    } else {
+        return;
+    };
+    finding.set_by = Some(format!("the start of Mellanox' drivers ({by} in /etc/infiniband/openib.conf)"));
+    finding.remarks.push(format!(
+        "/etc/infiniband/openib.conf says {by}=yes: the drivers set this again each time they start. Change it there."
+    ));
 }
 
 #[cfg(test)]
@@ -125,12 +189,41 @@ mod tests {
     }
 
     #[test]
-    fn tuned_is_named() {
+    fn what_a_profile_sets_is_named_and_left_to_it() {
         let mut facts = Facts::new();
         facts.insert("daemon.tuned", true, Origin::default());
         facts.insert("tuned.profile", "throughput-performance", Origin::default());
-        let mut findings = pair("1", "1");
-        consider(&mut findings, &facts);
-        assert!(findings[0].remarks[0].contains("throughput-performance"));
+        let with = |facts: &Facts| {
+            let mut findings = pair("1", "1");
+            consider(&mut findings, facts);
+            findings.remove(0)
+        };
+        assert_eq!((with(&facts).set_by, with(&facts).remarks.len()), (None, 0), "it does not set this one");
+        facts.insert("tuned.sets.sysctl.x.y", 3i64, Origin::at("/usr/lib/tuned/t/tuned.conf", 7));
+        let found = with(&facts);
+        assert!(
+            found.set_by.unwrap().contains("tuned.conf:7")
+                && found.remarks[0].contains("sysctl.d comes after")
+        );
+        facts.insert("tuned.reapply_sysctl", false, Origin::default());
+        let found = with(&facts);
+        assert!(found.remarks[0].contains("again at each boot"));
+        assert!(found.permanent.unwrap().contains("include=throughput-performance"));
+        facts.insert("daemon.tuned", false, Origin::default());
+        assert_eq!(with(&facts).set_by, None, "a profile of a daemon that does not run sets nothing");
+    }
+
+    #[test]
+    fn what_the_start_of_drivers_sets_is_named() {
+        let mut facts = Facts::new();
+        facts.insert("openib.sysctl", true, Origin::default());
+        let of = |fact: &str, facts: &Facts| {
+            let mut findings = pair("1", "1");
+            findings[0].change = Some(Change { fact: Path::from(fact), value: "1".into() });
+            consider(&mut findings, facts);
+            findings.remove(0).set_by
+        };
+        assert!(of("sysctl.net.ipv4.tcp_sack", &facts).unwrap().contains("RUN_SYSCTL"));
+        assert_eq!(of("sysctl.vm.swappiness", &facts), None);
     }
 }

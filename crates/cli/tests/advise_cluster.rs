@@ -45,9 +45,10 @@ fn on(bed: &Bed, host: usize, script: &str) -> String {
 
 #[test]
 fn the_odd_machine_is_named_and_so_is_a_silent_one() {
-    let bed = Bed::up("adv", &["--hosts", "3"]);
+    let bed = Bed::up("adv", &["--hosts", "3", "--join", "subnets"]);
     let base = tempfile::Builder::new().prefix("ropewalk-adv-").tempdir().unwrap();
-    let machines: Vec<Machine<'_>> = (1..=3).map(|host| Machine::new(&bed, base.path(), host)).collect();
+    let machines: Vec<Machine<'_>> =
+        (1..=3).map(|host| Machine::new(&bed, base.path(), host).with_sys()).collect();
     let [first, second, third] = &machines[..] else { unreachable!() };
     let _down = Down(machines.iter().collect());
     first.begin(&["init", "--name", "rope", "--node", "h1"]);
@@ -58,6 +59,7 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
     assert_eq!(before["machines"].as_array().unwrap().len(), 3, "{before}");
     assert!((1..=3).all(|n| !found(&before, &format!("h{n}")).contains(&"tcp-no-sack".to_owned())));
     on(&bed, 2, "echo 0 > /proc/sys/net/ipv4/tcp_sack");
+    on(&bed, 3, "ip link set dev l1 mtu 1400");
     let after = all_told(first);
     let broken = |name: &str| found(&after, name).contains(&"tcp-no-sack".to_owned());
     assert_eq!((broken("h1"), broken("h2"), broken("h3")), (false, true, false));
@@ -65,11 +67,23 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
     let odd = differences.iter().find(|d| d["path"] == "sysctl.net.ipv4.tcp_sack").unwrap();
     assert_eq!((&odd["usual"], &odd["odd"]), (&"1".into(), &serde_json::json!([["h2", "0"]])), "{odd}");
 
+    // Both ends of a link: the network that the machines reach each other by.
+    let between = &after["between"][0];
+    assert_eq!(between["rule"], "ends-mtu-differ", "{between}");
+    let of = |machine: &str| {
+        let evidence = between["evidence"].as_array().unwrap();
+        let end = format!(".mtu.{machine}");
+        evidence.iter().find(|e| e["fact"].as_str().unwrap().ends_with(&end)).unwrap()["value"].clone()
+    };
+    assert_eq!((of("h1") == of("h2"), of("h3")), (true, "1400".into()), "{between}");
+
     common::until("the odd one is named in the text", || {
         let text = String::from_utf8(first.run(&["advise", "--cluster"]).stdout).unwrap();
         assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
         text.contains("warning: selective acknowledgement is off [tcp-no-sack]")
             && text.contains("tcp_sack: h2 has 0; the others have 1")
+            && text.contains("[ends-mtu-differ]")
+            && text.contains("h3 mtu 1400")
     });
 
     third.kill();

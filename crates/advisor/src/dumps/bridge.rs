@@ -92,6 +92,7 @@ fn of(words: &[&str], value: &str) -> Vec<(Path, Value)> {
             let name = if key == "size" { "memory" } else { "free" };
             fact(Path::of(&["numa", node, name]), bytes.map(Value::from))
         }
+        ["nvme", device, key] => nvme(device, key, value).into_iter().collect(),
         ["pci", address, key] => {
             let path = Path::of(&["pcie", address]);
             let width = || value.trim_start_matches('x').parse::<u32>().ok().filter(|n| (1..=32).contains(n));
@@ -156,6 +157,39 @@ fn ethtool(interface: &str, table: &str, key: &str, value: &str) -> Vec<(Path, V
         _ => return Vec::new(),
     };
     value.map(|value| (path.join(name), value)).into_iter().collect()
+}
+
+/// What nvme-cli says of a controller, or of a namespace of it.
+fn nvme(device: &str, key: &str, value: &str) -> Option<(Path, Value)> {
+    // `nvme0n1` and its generic device `ng0n1` are of the controller `nvme0`.
+    let (kind, number) = device.split_at(device.find(|c: char| c.is_ascii_digit())?);
+    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+    let controller = Path::of(&["nvme", &format!("nvme{number}")]);
+    let disk = Path::of(&[
+        "block",
+        &if kind == "ng" { device.replacen("ng", "nvme", 1) } else { device.to_owned() },
+    ]);
+    let word = value.split([' ', '%', '°']).next().unwrap_or_default();
+    let number = match word.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok()?,
+        None => word.replace(',', "").parse::<i64>().ok()?,
+    };
+    // A device that is not there for its sensor reads 0 K.
+    let celsius = |kelvin: i64| (kelvin > 273).then_some(kelvin - 273);
+    let (path, number) = match key {
+        "coalesce-count" => (controller.join("coalesce_count"), number),
+        "coalesce-time" => (controller.join("coalesce_time"), number),
+        "id-wctemp" => (controller.join("warning_c"), celsius(number)?),
+        "smart-temperature" if number > -273 => (controller.join("temperature_c"), number),
+        "smart-warning-temperature-time" => (controller.join("hot_minutes"), number),
+        "smart-critical-warning" => (disk.join("smart_warning"), number),
+        "smart-available-spare" => (disk.join("spare"), number),
+        "smart-available-spare-threshold" => (disk.join("spare_threshold"), number),
+        "smart-percentage-used" => (disk.join("used_percent"), number),
+        "smart-media-errors" => (disk.join("media_errors"), number),
+        _ => return None,
+    };
+    Some((path, Value::Int(number)))
 }
 
 /// `100000Mb/s`, `100000 Mbps`.

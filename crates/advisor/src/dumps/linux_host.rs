@@ -1,8 +1,8 @@
-//! The rest of Linux: `sysctl -a`, `lspci -vv`, `nvme list` and features, `multipath -ll`, `free`, `/proc/meminfo`.
+//! The rest of Linux: `sysctl -a`, `lspci -vv`, `multipath -ll`, `free`, `/proc/meminfo`.
 
 use super::listing::{Parser, Reader, Taken, Title, Window};
 
-pub(super) const PARSERS: [Parser; 6] = [
+pub(super) const PARSERS: [Parser; 4] = [
     Parser { kind: "sysctl", title: Title::No, system: "Linux", starts: sysctl_starts, line: sysctl },
     Parser {
         kind: "lspci -vv",
@@ -13,20 +13,6 @@ pub(super) const PARSERS: [Parser; 6] = [
                 && w.lines.iter().skip(1).take(4).any(|l| l.starts_with(['\t', ' ']))
         },
         line: pci,
-    },
-    Parser {
-        kind: "nvme list",
-        title: Title::Often,
-        system: "Linux",
-        starts: |w| w.first().starts_with("Node ") && w.first().contains("Namespace"),
-        line: nvme,
-    },
-    Parser {
-        kind: "nvme get-feature",
-        title: Title::No,
-        system: "Linux",
-        starts: |w| feature(w.first()).is_some(),
-        line: nvme_feature,
     },
     Parser {
         kind: "multipath -ll",
@@ -122,51 +108,6 @@ fn pci(r: &mut Reader, line: &str) -> Taken {
         return Taken::Read;
     }
     Taken::Ignored("other capability")
-}
-
-fn nvme(r: &mut Reader, line: &str) -> Taken {
-    let text = line.trim();
-    if text.starts_with("Node ") || text.starts_with("---") {
-        return Taken::Ignored("table head");
-    }
-    let Some(node) = text.split_whitespace().next().filter(|node| node.starts_with("/dev/nvme")) else {
-        return Taken::No;
-    };
-    let name = node.trim_start_matches("/dev/");
-    r.entry(&["nvme", name, "listed"], "yes");
-    // `512   B +  0 B` is data and metadata of a sector; the firmware stands behind it.
-    let words: Vec<&str> = text.split_whitespace().collect();
-    if let Some(plus) = words.iter().position(|word| *word == "+").filter(|at| *at >= 2) {
-        let size = if words[plus - 1] == "KiB" {
-            format!("{}K", words[plus - 2])
-        } else {
-            words[plus - 2].to_owned()
-        };
-        r.entry(&["nvme", name, "block"], &size);
-        if let Some(firmware) = words.get(plus + 3) {
-            r.entry(&["nvme", name, "firmware"], firmware);
-        }
-    }
-    Taken::Read
-}
-
-/// `get-feature:0x08 (Interrupt Coalescing), Current value:0x000001ff`.
-fn feature(line: &str) -> Option<(&str, &str)> {
-    let (id, rest) = line.trim().strip_prefix("get-feature:")?.split_once(' ')?;
-    let (_, value) = rest.rsplit_once("value:")?;
-    Some((id, value.trim()))
-}
-
-fn nvme_feature(r: &mut Reader, line: &str) -> Taken {
-    let Some((id, value)) = feature(line) else { return Taken::No };
-    let device = r.command.iter().find_map(|word| word.strip_prefix("/dev/")).unwrap_or("nvme").to_owned();
-    let number = u32::from_str_radix(id.trim_start_matches("0x"), 16).unwrap_or(0);
-    r.entry(&["nvme", &device, &format!("feature-{number}")], value);
-    if let (8, Ok(bits)) = (number, u32::from_str_radix(value.trim_start_matches("0x"), 16)) {
-        r.entry(&["nvme", &device, "coalesce-count"], &(bits & 0xff).to_string());
-        r.entry(&["nvme", &device, "coalesce-time"], &(bits >> 8 & 0xff).to_string());
-    }
-    Taken::Read
 }
 
 /// `mpatha (360...) dm-0 VENDOR,MODEL`.

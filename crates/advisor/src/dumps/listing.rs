@@ -196,9 +196,13 @@ pub(crate) fn read(
             Taken::No if line.trim().is_empty() => Fate::Ignored("empty"),
             Taken::No => Fate::Unknown,
         });
-        // A legend or a ruler at the end belongs to the table; headings between listings do not.
-        let ends_it =
-            |fate: &Fate| matches!(fate, Fate::Ignored("legend" | "ruler" | "table head" | "comment"));
+        // A legend, a ruler or details at the end belong to it; headings between listings do not.
+        let ends_it = |fate: &Fate| {
+            matches!(
+                fate,
+                Fate::Ignored("legend" | "ruler" | "table head" | "comment" | "details" | "other counter")
+            )
+        };
         let next = fates.len() == sure + 1;
         if fates.last() == Some(&Fate::Read) || next && sure > 0 && fates.last().is_some_and(ends_it) {
             sure = fates.len();

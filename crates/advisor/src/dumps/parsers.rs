@@ -1,7 +1,8 @@
 //! The parsers of all kinds of listings.
 
 use super::{
-    aix_devices, aix_tables, linux_host, linux_net, listing::Parser, power, scale_config, scale_state, switch,
+    aix_devices, aix_tables, linux_host, linux_net, linux_nvme, listing::Parser, power, scale_config,
+    scale_state, switch,
 };
 
 /// Every parser. Where two would begin at a line the first one that finds a value takes it.
@@ -14,6 +15,7 @@ pub(super) static PARSERS: std::sync::LazyLock<Vec<Parser>> = std::sync::LazyLoc
     all.extend(power::PARSERS);
     all.extend(linux_net::PARSERS);
     all.extend(linux_host::PARSERS);
+    all.extend(linux_nvme::PARSERS);
     all.extend(aix_devices::PARSERS);
     all
 });

@@ -56,11 +56,21 @@ struct Heading {
 
 /// Reads an input of any kind. `name` is for findings, and tells nothing about the kind.
 pub fn document(name: &str, bytes: &[u8]) -> Document {
+    read(name, bytes, Heading::default())
+}
+
+/// What a command printed, of which no line says what command it was.
+pub(crate) fn output(words: &[&str], bytes: &[u8]) -> Document {
+    let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let subject = shell::subject(&command);
+    read(&words.join(" "), bytes, Heading { at: 0, command, subject })
+}
+
+fn read(name: &str, bytes: &[u8], mut heading: Heading) -> Document {
     let text = Text::new(bytes);
     let lines = &text.lines;
     let mut fates: Vec<Fate> = Vec::with_capacity(lines.len());
     let mut listings: Vec<Listing> = Vec::new();
-    let mut heading = Heading::default();
     // Lines that belong to no listing.
     let mut outside: Vec<usize> = Vec::new();
     while fates.len() < lines.len() {

@@ -21,7 +21,7 @@ pub enum Expr {
     Value(Value),
     /// A fact by its full name, or several by a pattern.
     Fact(String),
-    /// A fact below the rule's device.
+    /// A fact below the rule's device, or several by a pattern.
     Own(String),
     /// A `let` of the rule, or `name`.
     Local(String),

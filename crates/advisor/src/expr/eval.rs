@@ -39,12 +39,9 @@ impl<'a> Scope<'a> {
     pub fn eval(&self, expr: &Expr) -> Option<Value> {
         match expr {
             Expr::Value(value) => Some(value.clone()),
-            Expr::Fact(path) if path.contains('*') => {
-                let all: Vec<Value> =
-                    self.facts.matching(path).map(|(p, f)| self.read(p, &f.value)).collect();
-                Some(Value::List(all))
-            }
+            Expr::Fact(path) if path.contains('*') => Some(self.all(path)),
             Expr::Fact(path) => self.fact(&Path::from(path.as_str())),
+            Expr::Own(path) if path.contains('*') => Some(self.all(&format!("{}.{path}", self.subject?))),
             Expr::Own(path) => self.fact(&Path::from(format!("{}.{path}", self.subject?))),
             Expr::Local(name) => self.local(name),
             Expr::List(all) => Some(Value::List(all.iter().map(|e| self.eval(e)).collect::<Option<_>>()?)),
@@ -62,6 +59,9 @@ impl<'a> Scope<'a> {
             reads.push(path.clone());
         }
         value.clone()
+    }
+    fn all(&self, pattern: &str) -> Value {
+        Value::List(self.facts.matching(pattern).map(|(path, fact)| self.read(path, &fact.value)).collect())
     }
     fn fact(&self, path: &Path) -> Option<Value> {
         Some(self.read(path, self.facts.value(path.as_str())?))

@@ -21,6 +21,12 @@ pub(super) fn read(r: &mut Reader<'_>) {
     let disks: Vec<String> = r.facts.below("block");
     let disks = disks.iter().filter(|disk| disk.starts_with("sd") || disk.starts_with("nvme"));
     disks.take(DEVICES_MAX).for_each(|disk| health(r, disk));
+    let controllers = r.facts.below("nvme");
+    for controller in controllers.iter().filter(|name| name.starts_with("nvme")).take(DEVICES_MAX) {
+        let device = format!("/dev/{controller}");
+        said(r, &["nvme", "get-feature", &device, "-f", "8"]);
+        said(r, &["nvme", "id-ctrl", &device]);
+    }
     clock(r);
 }
 
@@ -30,16 +36,25 @@ fn named(name: &str) -> String {
 }
 
 fn ethtool(r: &mut Reader<'_>, table: &str, port: &str) {
-    let words = ["ethtool", table, port];
-    let Some(text) = r.tree.command(&words) else { return };
-    r.facts.extend(dumps::facts(&dumps::document(&words.join(" "), text.as_bytes())));
+    said(r, &["ethtool", table, port]);
 }
 
-/// What a disk says of itself: `smartctl`, which does not wake a disk that sleeps.
+/// What a program prints, read as the same output in a dump is.
+fn said(r: &mut Reader<'_>, words: &[&str]) {
+    let Some(text) = r.tree.command(words) else { return };
+    r.facts.extend(dumps::facts(&dumps::output(words, text.as_bytes())));
+}
+
+/// What a disk says of itself: `smartctl`, which does not wake a disk that sleeps; without it nvme-cli.
 fn health(r: &mut Reader<'_>, disk: &str) {
     let device = format!("/dev/{disk}");
     let words = ["smartctl", "-j", "-n", "standby", "-H", "-A", &device];
-    let Some(text) = r.tree.command(&words) else { return };
+    let Some(text) = r.tree.command(&words) else {
+        if disk.starts_with("nvme") {
+            said(r, &["nvme", "smart-log", &device]);
+        }
+        return;
+    };
     let Ok(said) = serde_json::from_str::<Json>(&text) else { return };
     let path = Path::of(&["block", disk]);
     let origin = || Origin::of(words.join(" "));
@@ -56,6 +71,12 @@ fn health(r: &mut Reader<'_>, disk: &str) {
     ] {
         if let Some(number) = log[key].as_u64() {
             r.facts.insert(path.join(name), number, origin());
+        }
+    }
+    let controller = disk.rsplit_once('n').map_or(disk, |(controller, _)| controller);
+    for (name, key) in [("temperature_c", "temperature"), ("hot_minutes", "warning_temp_time")] {
+        if let Some(number) = log[key].as_u64() {
+            r.facts.insert(["nvme", controller, name], number, origin());
         }
     }
     // By the numbers that makers agree on.

@@ -6,6 +6,7 @@ mod commands;
 mod counters;
 mod cpu;
 mod log;
+mod manager;
 mod memory;
 mod net;
 pub(crate) mod pcie;
@@ -14,7 +15,9 @@ mod program;
 mod reader;
 mod system;
 mod tree;
+mod tuners;
 
+pub use manager::Manager;
 pub use probe::probe;
 pub use tree::{Entries, Entry, Tree};
 
@@ -32,6 +35,7 @@ pub fn host_facts(tree: &Tree) -> Facts {
     net::read(&mut reader);
     counters::read(&mut reader);
     log::read(&mut reader);
+    tuners::read(&mut reader);
     commands::read(&mut reader);
     reader.facts
 }

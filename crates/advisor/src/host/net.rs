@@ -1,8 +1,12 @@
 //! Network interfaces, their queues and interrupts, and bonds.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use super::{
+    manager::Manager,
     pcie,
     reader::{Reader, count, cpu_list, flag, word},
 };
@@ -12,6 +16,9 @@ const NET: &str = "sys/class/net";
 
 /// Ports from this speed on, in Mbit/s, are those that storage runs over.
 const FAST_MBIT: u32 = 10_000;
+
+/// Further routes and addresses are not looked at: a router has very many.
+const SUBNETS_MAX: usize = 4096;
 
 /// Each mode of a bond: its name and what `/proc/net/bonding` calls it.
 const MODES: [(&str, &str); 7] = [
@@ -33,6 +40,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
         }
     }
     pcie::slots(r, &ports);
+    subnets(r);
     for name in r.tree.names("proc/net/bonding") {
         bond(r, &name);
     }
@@ -87,6 +95,16 @@ fn interface(r: &mut Reader<'_>, name: &str, ports: &mut Vec<(String, String, u3
     if let Some(master) = r.tree.link(&format!("{dir}/master")) {
         r.put(path.join("master"), master, &format!("{dir}/master"));
     }
+    match Manager::of(r.tree, name) {
+        Manager::Nobody => {}
+        Manager::NetworkManager => {
+            r.put(path.join("managed_by"), "NetworkManager", "run/NetworkManager/devices")
+        }
+        Manager::Networkd(file) => {
+            r.put(path.join("managed_by"), "systemd-networkd", "run/systemd/netif/links");
+            r.put(path.join("network_file"), file, "run/systemd/netif/links");
+        }
+    }
     queues(r, name);
     if !physical {
         return;
@@ -102,6 +120,44 @@ fn interface(r: &mut Reader<'_>, name: &str, ports: &mut Vec<(String, String, u3
         r.put(path.join("pci"), address, &format!("{dir}/device"));
     }
     interrupts(r, name);
+}
+
+/// The subnets that each interface stands in: its routes without a gateway, and its addresses of version 6.
+fn subnets(r: &mut Reader<'_>) {
+    let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let routes = r.tree.text("proc/net/route").unwrap_or_default();
+    for line in routes.lines().skip(1).take(SUBNETS_MAX) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // Bytes of an address stand as the machine keeps them; every machine that we know keeps the lowest first here.
+        let [interface, to, "00000000", _, _, _, _, mask, ..] = words[..] else { continue };
+        let (Ok(to), Ok(mask)) = (u32::from_str_radix(to, 16), u32::from_str_radix(mask, 16)) else {
+            continue;
+        };
+        if mask != 0 {
+            let subnet = format!("{}/{}", Ipv4Addr::from(to.swap_bytes()), mask.count_ones());
+            of.entry(interface.to_owned()).or_default().push(subnet);
+        }
+    }
+    let addresses = r.tree.text("proc/net/if_inet6").unwrap_or_default();
+    for line in addresses.lines().take(SUBNETS_MAX) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // Of the whole world's scope, which `fd00::` are as well.
+        let [address, _, length, "00", _, interface] = words[..] else { continue };
+        let (Ok(address), Ok(length)) = (u128::from_str_radix(address, 16), u32::from_str_radix(length, 16))
+        else {
+            continue;
+        };
+        if let Some(mask) = 128u32.checked_sub(length).and_then(|kept| u128::MAX.checked_shl(kept)) {
+            of.entry(interface.to_owned())
+                .or_default()
+                .push(format!("{}/{length}", Ipv6Addr::from(address & mask)));
+        }
+    }
+    for (interface, mut subnets) in of.into_iter().filter(|(interface, _)| interface != "lo") {
+        subnets.sort();
+        subnets.dedup();
+        r.put(["net", &interface, "subnets"], subnets, "proc/net/route");
+    }
 }
 
 /// How many queues there are, and on how many of them packets are steered to CPUs (RPS, XPS).
@@ -210,6 +266,31 @@ fn mode(text: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        facts::Facts,
+        host::tree::{Entry, Tree},
+    };
+
+    #[test]
+    fn subnets_of_interfaces() {
+        let text = |text: &str| Entry::File(text.to_owned());
+        let route = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\nx\ty\n";
+        let inet6 = "fd000000000000000000000000000007 02 40 00 80 eth0\n\
+            fe800000000000000000000000000001 02 40 20 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n";
+        let tree = Tree::of(
+            [("proc/net/route".to_owned(), text(route)), ("proc/net/if_inet6".to_owned(), text(inet6))]
+                .into(),
+        );
+        let mut reader = Reader { tree: &tree, facts: Facts::new() };
+        subnets(&mut reader);
+        assert_eq!(
+            reader.facts.value("net.eth0.subnets"),
+            Some(&Value::from(vec!["10.0.2.0/24", "fd00::/64"]))
+        );
+        assert_eq!(reader.facts.len(), 1);
+    }
 
     #[test]
     fn modes_by_both_spellings() {

@@ -179,7 +179,6 @@ pub(super) fn read(r: &mut Reader<'_>) {
     if r.tree.has("run/systemd/timesync/synchronized") {
         r.put("clock.timesyncd_synchronized", true, "run/systemd/timesync/synchronized");
     }
-    r.file("tuned.profile", "etc/tuned/active_profile", word);
     iommu(r);
     daemons(r);
     limits(r);

@@ -24,6 +24,8 @@ pub struct Machine<'a> {
     pub dir: PathBuf,
     /// Environment of what begins on it.
     env: Mutex<BTreeMap<&'static str, OsString>>,
+    /// Whether its /sys is its own: it shows the links of the host then, and mounts are not seen here.
+    own_sys: bool,
 }
 
 impl<'a> Machine<'a> {
@@ -32,7 +34,12 @@ impl<'a> Machine<'a> {
     }
 
     pub fn at(bed: &'a Bed, dir: PathBuf, host: usize) -> Machine<'a> {
-        Machine { bed, host, dir, env: Mutex::default() }
+        Machine { bed, host, dir, env: Mutex::default(), own_sys: false }
+    }
+
+    /// With a /sys of its own.
+    pub fn with_sys(self) -> Machine<'a> {
+        Machine { own_sys: true, ..self }
     }
 
     /// Another version of the program is installed: what begins from now on takes itself for these versions.
@@ -48,6 +55,10 @@ impl<'a> Machine<'a> {
     /// A command that is not begun yet.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = self.bed.enter(self.host);
+        if self.own_sys {
+            let mounted = "mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"";
+            command.args(["unshare", "--mount", "sh", "-c", mounted]);
+        }
         command.arg(ROPEWALK).args(words).arg("--dir").arg(&self.dir).envs(&*self.env.lock().unwrap());
         command
     }

@@ -138,34 +138,8 @@ fn members(v: &View<'_>, r: &mut Report) {
     }
 }
 
-/// NVMe: either half at 0 turns coalescing off; the count is 0's based.
+/// A command that sets coalescing: what its value is made of.
 fn coalescing(v: &View<'_>, r: &mut Report) {
-    for count in v.all("nvme/*/coalesce-count") {
-        let Some(time) = v.first(&format!("nvme/{}/coalesce-time", count.word(1))) else { continue };
-        let (Some(n), Some(t)) = (count.number(), time.number()) else { continue };
-        if (n == 0.0) != (t == 0.0) {
-            r.bad(
-                "nvme-coalescing-half",
-                &[count, time],
-                format!(
-                    "{}: count field {n}, time {t}: one of them is 0, so nothing is gathered",
-                    count.word(1)
-                ),
-            );
-        } else {
-            r.verdict(
-                "nvme-coalescing-on",
-                n == 0.0,
-                &[count, time],
-                format!(
-                    "{}: interrupts gathered to {} completions or {} µs",
-                    count.word(1),
-                    n + 1.0,
-                    t * 100.0
-                ),
-            );
-        }
-    }
     let told: Vec<Hit<'_>> = v.all("nvme/coalescing/*");
     if let Some(first) = told.first() {
         r.bad("nvme-coalescing-encoding", &told, format!("{}-feature 8: bits 7:0 are the count less one, bits 15:8 the time in 100 µs; either at 0 turns it off", first.word(2).trim_end_matches("-feature")));

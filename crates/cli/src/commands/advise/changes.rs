@@ -32,7 +32,9 @@ pub(super) fn make(rules: &[String], root: &Path, context: &Context, how: &How) 
     }
     let (facts, _) = facts(&catalogue, &Tree::below(root), context)?;
     let findings = advisor::advise(&catalogue, &facts, context.role.as_slice());
-    let wanted = |f: &&Finding| if rules.is_empty() { !f.disruptive } else { rules.contains(&f.rule) };
+    let wanted = |f: &&Finding| {
+        if rules.is_empty() { !f.disruptive && f.set_by.is_none() } else { rules.contains(&f.rule) }
+    };
     let findings: Vec<&Finding> = findings.iter().filter(wanted).collect();
     for rule in rules {
         let of_rule: Vec<_> = findings.iter().filter(|f| f.rule == *rule).collect();

@@ -1,11 +1,15 @@
 //! `advise --cluster`: every process of a cluster is asked what its machine shows; each machine is told its findings, and
 //! the odd one out of several is named. A process that does not answer is named, and makes the command end with 3.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use advisor::{
-    Catalogue, Facts, Finding, Role, Severity,
+    Catalogue, Evidence, Facts, Finding, Role, Severity,
     compare::{Difference, odd_ones},
+    ends::{self, End},
 };
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -43,6 +47,8 @@ struct Machine {
     processes: Vec<String>,
     /// Of each process.
     roles: Vec<Role>,
+    /// Where the others reach them.
+    addresses: Vec<IpAddr>,
     facts: Facts,
 }
 
@@ -78,15 +84,19 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
                 "client" => Role::Client,
                 _ => Role::Server,
             };
+            let reached = process.addresses.iter().filter_map(|a| Some(a.parse::<SocketAddr>().ok()?.ip()));
+            let reached = reached.collect::<Vec<_>>();
             match machines.iter_mut().find(|machine| machine.id == told.machine) {
                 Some(machine) => {
                     machine.processes.push(process.name.clone());
                     machine.roles.push(role);
+                    machine.addresses.extend(reached);
                 }
                 None => machines.push(Machine {
                     id: told.machine,
                     processes: vec![process.name.clone()],
                     roles: vec![role],
+                    addresses: reached,
                     facts: told.facts,
                 }),
             }
@@ -95,6 +105,9 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
     })?;
     let named: Vec<(String, Facts)> = machines.iter().map(|m| (m.name(&machines), m.facts.clone())).collect();
     let differences = odd_ones(&named);
+    let ends = machines.iter().zip(&named);
+    let ends = ends.map(|(m, (name, facts))| End { machine: name, facts, addresses: &m.addresses });
+    let between = advisor::advise(&catalogue, &ends::between(&ends.collect::<Vec<_>>()), &[]);
     let mut judged: Vec<Vec<Finding>> = Vec::new();
     for machine in &machines {
         let mut facts = advisor::assumed(&catalogue);
@@ -112,16 +125,19 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
         .collect();
     if let Some(file) = &args.html {
         let sections = found.iter().map(|(_, name, findings)| Section::of_findings(name, findings));
-        let sections: Vec<Section> = std::iter::once(section(&differences)).chain(sections).collect();
+        let both = [section(&differences), Section::of_findings("Links between machines", &between)];
+        let sections: Vec<Section> = both.into_iter().chain(sections).collect();
         html::write(file, "a cluster", &sections)?;
     } else if args.json {
         let rows: Vec<_> = found
             .iter()
             .map(|(machine, name, findings)| json!({ "name": name, "processes": machine.processes, "facts": machine.facts, "findings": findings }))
             .collect();
-        output::json(&json!({ "machines": rows, "differences": differences, "silent": silent }))?;
+        output::json(
+            &json!({ "machines": rows, "between": between, "differences": differences, "silent": silent }),
+        )?;
     } else {
-        print(&found, &differences, args.all);
+        print(&found, &between, &differences, args.all);
     }
     all.context("ask the manager who belongs to the cluster")?;
     if !silent.is_empty() {
@@ -130,7 +146,7 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
             silent.join(", ")
         );
     }
-    Ok(judged.iter().filter_map(|findings| advisor::worst(findings)).max())
+    Ok(judged.iter().chain([&between]).filter_map(|findings| advisor::worst(findings)).max())
 }
 
 /// A difference in a line.
@@ -145,6 +161,12 @@ fn line(difference: &Difference) -> String {
     }
 }
 
+/// `h2: 1400`, of `subnet.NAME.mtu.h2`.
+fn seen(evidence: &Evidence) -> Option<String> {
+    let [_, _, what, machine] = evidence.fact.split('.').collect::<Vec<_>>()[..] else { return None };
+    Some(format!("{} {} {}", machine.replace('/', "."), what.replace('_', " "), evidence.value))
+}
+
 fn section(differences: &[Difference]) -> Section {
     let item = Item {
         severity: Severity::Note,
@@ -157,7 +179,7 @@ fn section(differences: &[Difference]) -> Section {
     Section { name: "Differences between machines".to_owned(), items, good: Vec::new(), books: Vec::new() }
 }
 
-fn print(found: &[(&Machine, &str, &[Finding])], differences: &[Difference], all: bool) {
+fn print(found: &[(&Machine, &str, &[Finding])], between: &[Finding], differences: &[Difference], all: bool) {
     for (machine, name, findings) in found {
         output::line(format!("{name}: {}", machine.processes.join(", ")));
         if all {
@@ -179,6 +201,15 @@ fn print(found: &[(&Machine, &str, &[Finding])], differences: &[Difference], all
     }
     if found.len() < 2 {
         return;
+    }
+    if !between.is_empty() {
+        output::line("\nbetween the machines:");
+    }
+    for finding in between {
+        let told = format!("{}: {} [{}]", severity(finding.severity), finding.title, finding.rule);
+        text::labelled("", &told);
+        finding.evidence.iter().filter_map(seen).for_each(|seen| text::labelled("is", &seen));
+        text::labelled("do", &finding.advice);
     }
     output::line(match differences.len() {
         0 => "\nno difference between the machines".to_owned(),
