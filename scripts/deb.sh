@@ -40,8 +40,10 @@ completion bash /usr/share/bash-completion/completions/ropewalk
 completion zsh /usr/share/zsh/vendor-completions/_ropewalk
 completion fish /usr/share/fish/vendor_completions.d/ropewalk.fish
 
+for file in packaging/prometheus/*; do put 644 "$file" "/usr/share/ropewalk/prometheus/${file##*/}"; done
+
 doc=/usr/share/doc/ropewalk
-for file in README.md GLOSSARY.md docs/*.md; do put 644 "$file" "$doc/$file"; done
+for file in README.md GLOSSARY.md docs/*.md docs/pictures/*.png; do put 644 "$file" "$doc/$file"; done
 cat >"$work/copyright" <<TXT
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: ropewalk

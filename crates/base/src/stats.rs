@@ -29,6 +29,7 @@ pub use operations::{
     Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,
     names_of, recorder, set_recording, size_octave,
 };
+pub use prometheus::Form;
 pub use registry::{
     FamilySnapshot, HISTOGRAM_SERIES_PER_FAMILY_MAX, HISTOGRAMS_MAX, HistSummary, Kind, OTHER, Registry,
     SERIES_MAX, SERIES_PER_FAMILY_MAX, SeriesSnapshot, SeriesValue, Snapshot, StatsError,

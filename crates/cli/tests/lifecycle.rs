@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
+#[path = "common/prometheus.rs"]
+mod prometheus;
 
 use std::{fs, io::Write, time::Duration};
 
@@ -175,6 +177,7 @@ fn metrics_are_served_over_http() {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
     assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
+    prometheus::takes(text.split_once("\r\n\r\n").unwrap().1, &address);
     cluster.down();
 }
 

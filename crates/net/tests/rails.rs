@@ -131,7 +131,7 @@ async fn traffic_is_counted_by_peer_and_lane() {
     let client = Endpoint::start(config(72)).unwrap();
     let peer = client.peer(&[addr]);
     peer.call(bulk(SINK, &[], Bytes::from(vec![1; 100_000]))).await.unwrap();
-    let text = base::stats::registry().prometheus_text();
+    let text = base::stats::registry().prometheus_text(base::stats::Form::Prometheus);
     let value = |line: &str| -> u64 {
         let found =
             text.lines().find_map(|l| l.strip_prefix(line)).unwrap_or_else(|| panic!("{line} in {text}"));

@@ -1,5 +1,6 @@
-//! The Prometheus text exposition format 0.0.4.
-//! Histograms have fixed `le` bounds, one each power of two nanoseconds from 1 µs to 137 s; they are ends
+//! The Prometheus text exposition format 0.0.4, and OpenMetrics 1.0.0 for who asks for it.
+//! Units are base units, as is the convention: what the registry counts in microseconds is shown in seconds, what it holds in
+//! millionths as a ratio. Histograms have fixed `le` bounds, one each power of two nanoseconds from 1 µs to 137 s; they are ends
 //! of our own buckets, so the counts are exact.
 
 use std::fmt::Write;
@@ -9,24 +10,57 @@ use super::registry::{Cell, Family, Inner, Kind};
 /// Bounds are 2^k - 1 nanoseconds for these k: `le` includes its bound.
 const BOUND_BITS: std::ops::RangeInclusive<u32> = 10..=37;
 
-pub(super) fn text(inner: &Inner) -> String {
+/// A form of the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// `text/plain; version=0.0.4`
+    Prometheus,
+    /// `application/openmetrics-text; version=1.0.0`
+    OpenMetrics,
+}
+
+pub(super) fn text(inner: &Inner, form: Form) -> String {
     let mut out = String::new();
     for (name, family) in &inner.families {
         // Writing to a String cannot fail.
-        let _ = write_family(&mut out, name, family);
+        let _ = write_family(&mut out, name, family, form);
+    }
+    if form == Form::OpenMetrics {
+        out.push_str("# EOF\n");
     }
     out
 }
 
-fn write_family(out: &mut String, name: &str, family: &Family) -> std::fmt::Result {
-    let (kind, suffix) = match family.kind {
-        Kind::Counter => ("counter", "_total"),
-        Kind::Gauge => ("gauge", ""),
-        Kind::Histogram => ("histogram", ""),
+/// The name of a family in base units, and by how much its figures are divided.
+fn in_base_units(family: &str) -> (String, u32) {
+    let millionths = [("_microseconds", "_seconds"), ("_millionths", "_ratio")];
+    let found = millionths.iter().find_map(|(ours, base)| Some((family.strip_suffix(ours)?, base)));
+    match found {
+        Some((stem, base)) => (format!("ropewalk_{stem}{base}"), 1_000_000),
+        None => (format!("ropewalk_{family}"), 1),
+    }
+}
+
+/// The name of a family's samples.
+pub(super) fn sample_name(family: &str, kind: Kind) -> String {
+    in_base_units(family).0 + if kind == Kind::Counter { "_total" } else { "" }
+}
+
+fn write_family(out: &mut String, name: &str, family: &Family, form: Form) -> std::fmt::Result {
+    let kind = match family.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     };
-    let name = format!("ropewalk_{name}{suffix}");
-    writeln!(out, "# HELP {name} {}", family.help.replace('\\', "\\\\").replace('\n', "\\n"))?;
-    writeln!(out, "# TYPE {name} {kind}")?;
+    let (stem, divisor) = in_base_units(name);
+    let name = sample_name(name, family.kind);
+    let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+    let (of, help) = match form {
+        Form::Prometheus => (&name, help),
+        Form::OpenMetrics => (&stem, help.replace('"', "\\\"")),
+    };
+    writeln!(out, "# HELP {of} {help}")?;
+    writeln!(out, "# TYPE {of} {kind}")?;
     for (values, series) in &family.series {
         let labels: Vec<String> = family
             .keys
@@ -36,8 +70,13 @@ fn write_family(out: &mut String, name: &str, family: &Family) -> std::fmt::Resu
             .collect();
         let labels = labels.join(",");
         match &series.cell {
-            Cell::Counter(counter) => writeln!(out, "{name}{} {}", braced(&labels), counter.get())?,
-            Cell::Gauge(gauge) => writeln!(out, "{name}{} {}", braced(&labels), gauge.get())?,
+            Cell::Counter(counter) => {
+                let figure = divided(counter.get().into(), divisor);
+                writeln!(out, "{name}{} {figure}", braced(&labels))?;
+            }
+            Cell::Gauge(gauge) => {
+                writeln!(out, "{name}{} {}", braced(&labels), divided(gauge.get().into(), divisor))?;
+            }
             Cell::Histogram(histogram) => {
                 let snapshot = histogram.snapshot();
                 let comma = if labels.is_empty() { "" } else { "," };
@@ -63,6 +102,16 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// A figure, or millionths of it as decimals: exact.
+fn divided(figure: i128, divisor: u32) -> String {
+    if divisor == 1 {
+        return figure.to_string();
+    }
+    let (sign, whole) = (if figure < 0 { "-" } else { "" }, figure.unsigned_abs());
+    let divisor = u128::from(divisor);
+    format!("{sign}{}.{:06}", whole / divisor, whole % divisor)
+}
+
 /// Nanoseconds as seconds with nine decimals: exact, where a float is not.
 fn seconds(ns: u128) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
@@ -74,6 +123,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::Form;
     use crate::stats::Registry;
 
     /// (name, labels) -> value.
@@ -137,7 +187,7 @@ mod tests {
             .add(7);
         registry.gauge("queue_depth", "In flight.", &[]).unwrap().set(-2);
         registry.histogram("op_seconds", "Latency.", &[]).unwrap().record(Duration::from_nanos(1023));
-        let text = registry.prometheus_text();
+        let text = registry.prometheus_text(Form::Prometheus);
         let expected = "# HELP ropewalk_net_sent_bytes_total Bytes sent.\\nAll rails \\\\ peers.\n\
                         # TYPE ropewalk_net_sent_bytes_total counter\n\
                         ropewalk_net_sent_bytes_total{peer=\"n\\\"1\\\"\"} 7\n\
@@ -154,6 +204,17 @@ mod tests {
         assert!(parse(&text).is_some());
     }
 
+    #[test]
+    fn base_units_and_openmetrics() {
+        let registry = Registry::new();
+        registry.counter("cpu_microseconds", "CPU \"time\".", &[]).unwrap().add(1_500_001);
+        registry.gauge("cost_millionths", "Cost.", &[]).unwrap().set(-20);
+        let expected = "# HELP ropewalk_cost_ratio Cost.\n# TYPE ropewalk_cost_ratio gauge\nropewalk_cost_ratio -0.000020\n\
+                        # HELP ropewalk_cpu_seconds CPU \\\"time\\\".\n# TYPE ropewalk_cpu_seconds counter\n\
+                        ropewalk_cpu_seconds_total 1.500001\n# EOF\n";
+        assert_eq!(registry.prometheus_text(Form::OpenMetrics), expected);
+    }
+
     proptest! {
         #[test]
         fn any_label_and_latency_is_well_formed(
@@ -167,7 +228,7 @@ mod tests {
                 let histogram = registry.histogram("op_seconds", help, &[("who", value)]).unwrap();
                 ns.iter().for_each(|&ns| histogram.record(Duration::from_nanos(ns)));
             }
-            let samples = parse(&registry.prometheus_text()).expect("well formed");
+            let samples = parse(&registry.prometheus_text(Form::Prometheus)).expect("well formed");
             let events = samples.iter().filter(|((n, _), _)| n == "ropewalk_events_total");
             let counted: f64 = events.map(|(_, v)| v).sum();
             prop_assert_eq!(counted, labels.len() as f64);

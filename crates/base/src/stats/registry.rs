@@ -13,7 +13,8 @@ use super::{
     cells::{Counter, Gauge},
     histogram::Histogram,
     history::{Gain, Last},
-    prometheus, table,
+    prometheus::{self, Form},
+    table,
 };
 
 /// Label sets of one counter or gauge family; further ones are counted together under [`OTHER`].
@@ -196,10 +197,10 @@ impl Registry {
         Snapshot { families: families.collect(), refused: inner.refused.iter().cloned().collect() }
     }
 
-    /// Everything in the Prometheus text format 0.0.4 (content type `text/plain; version=0.0.4`). Names get
-    /// the prefix `ropewalk_`, counters the ending `_total`.
-    pub fn prometheus_text(&self) -> String {
-        prometheus::text(&self.read())
+    /// Everything as text for Prometheus. Names get the prefix `ropewalk_`, counters the ending `_total`; units are base
+    /// units.
+    pub fn prometheus_text(&self, form: Form) -> String {
+        prometheus::text(&self.read(), form)
     }
 
     /// What each series gained since this was asked last, by the number of the series. What is rolled up from

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Kind, operations::Set};
+use super::{Kind, operations::Set, prometheus::sample_name};
 
 /// What of an operation is summed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,9 +182,10 @@ third column; of operations it gets the label `op` only.
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for s in STATISTICS {
-        let suffix = if s.kind == Counter { "_total" } else { "" };
-        let prometheus =
-            if s.family.is_empty() { "-".to_owned() } else { format!("`ropewalk_{}{suffix}`", s.family) };
+        let prometheus = match s.family {
+            "" => "-".to_owned(),
+            family => format!("`{}`", sample_name(family, s.kind)),
+        };
         let dimensions: Vec<&str> = s.all_dimensions().filter(|d| *d != "process").collect();
         let (name, unit, meaning) = (s.name, s.unit, s.meaning);
         let _ =
