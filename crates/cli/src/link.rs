@@ -39,8 +39,16 @@ impl Link {
 
     /// The same of a process that people call so.
     pub fn of(dir: &ClusterDir, name: String) -> Result<Link> {
-        let roles = [Role::Admin, Role::Server, Role::Client];
-        let config = EndpointConfig { conns_max: 1, name, ..dir.endpoint_as(&roles)? };
+        Link::in_role(dir, name, &[Role::Admin, Role::Server, Role::Client])
+    }
+
+    /// A command's, as the manager's own: for machines that have the cluster's secret.
+    pub fn as_manager(dir: &ClusterDir) -> Result<Link> {
+        Link::in_role(dir, format!("{COMMAND} on {}", host_name()), &[Role::Manager])
+    }
+
+    fn in_role(dir: &ClusterDir, name: String, roles: &[Role]) -> Result<Link> {
+        let config = EndpointConfig { conns_max: 1, name, ..dir.endpoint_as(roles)? };
         Ok(Link { endpoint: Endpoint::start(config)?, managers: dir.managers.clone() })
     }
 

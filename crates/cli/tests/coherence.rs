@@ -474,10 +474,15 @@ fn the_managers_store_goes_through_a_dump() {
     let dir = mounts.cluster.dir();
     let (dir, dump) = (dir.to_str().unwrap(), mounts.more.path().join("dump"));
     let dump = dump.to_str().unwrap();
-    let running = common::refused(&["manager", "dump", "--dir", dir, dump]);
+    let running = common::refused(&["manager", "dump", "--damaged", "--dir", dir, dump]);
     assert!(running.contains("ropewalk down"), "{running}");
-    mounts.cluster.down();
+    // While everything runs: what was stored then is in it.
+    for name in ["large", "small"] {
+        fs::File::open(mounts.at(0, name)).unwrap().sync_all().unwrap();
+    }
     ok(&["manager", "dump", "--dir", dir, dump]);
+    mounts.cluster.down();
+    ok(&["manager", "dump", "--dir", dir, &format!("{dump}.down")]);
     let full = common::refused(&["manager", "restore", "--dir", dir, dump]);
     assert!(full.contains("move it away"), "{full}");
     let store = mounts.cluster.dir().join("manager");

@@ -206,6 +206,11 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
     let rows = ok(&["manager", "list", "--dir", other, "--json"]);
     let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
     assert!(rows.iter().any(|row| row["name"] == "other" && row["active"] == true), "{rows:?}");
+    // A dump of the active one's store, from the machine of any.
+    for from in [name, other] {
+        let dump = format!("{other}.dump-of-{}", Path::new(from).file_name().unwrap().display());
+        assert!(ok(&["manager", "dump", "--dir", from, &dump]).contains("records are in"));
+    }
     drop(down);
     all_but_one_stand(cluster, "other");
     ok(&["manager", "remove", "--dir", name, "other"]);

@@ -31,6 +31,7 @@ use crate::{
 
 mod beginning;
 mod damage;
+mod dumped;
 mod ended;
 mod every_request;
 mod full;

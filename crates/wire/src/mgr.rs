@@ -508,6 +508,13 @@ pub enum MgrRequest {
         /// From behind this key on.
         after: Vec<u8>,
     },
+    /// A part of all that the manager stores, of one moment: that of the first part. A manager's machine asks for it.
+    Dump {
+        /// Which dump it is of, as who asks calls it. The first part of another one ends it.
+        dump: u64,
+        /// From behind this key on; empty: the first part.
+        after: Vec<u8>,
+    },
 }
 
 /// Files whose paths are asked for at once, at most.
@@ -816,6 +823,13 @@ pub enum MgrReply {
         applied: u64,
         /// The CRC in that record; 0: it has none.
         crc: u32,
+        /// Keys with their values, by rising key.
+        records: Vec<(Vec<u8>, Vec<u8>)>,
+        /// There are more behind.
+        more: bool,
+    },
+    /// See [`MgrRequest::Dump`].
+    Dumped {
         /// Keys with their values, by rising key.
         records: Vec<(Vec<u8>, Vec<u8>)>,
         /// There are more behind.

@@ -27,7 +27,7 @@ use wire::{
 #[test]
 fn who_may_ask_what_stands_in_the_documents() {
     let mut rows = std::collections::BTreeMap::new();
-    for bytes in samples::<MgrRequest>(63) {
+    for bytes in samples::<MgrRequest>(64) {
         let request: MgrRequest = postcard::from_bytes(&bytes).unwrap();
         let name = format!("{request:?}");
         let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
@@ -36,7 +36,7 @@ fn who_may_ask_what_stands_in_the_documents() {
         let before = rows.insert(name, may);
         assert!(before.is_none_or(|before| before == may), "{request:?}");
     }
-    assert_eq!(rows.len(), 63);
+    assert_eq!(rows.len(), 64);
     let cell = |may: bool| if may { "yes" } else { "" };
     let row = |(name, [server, client, admin, lab]): (&String, &[bool; 4])| {
         assert!(!lab, "{name}: the lab has no business here");
@@ -58,8 +58,8 @@ fn who_may_ask_what_stands_in_the_documents() {
 #[test]
 fn changed_messages_are_refused_or_mean_something() {
     let all = [
-        samples::<MgrRequest>(63),
-        samples::<MgrReply>(35),
+        samples::<MgrRequest>(64),
+        samples::<MgrReply>(36),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
         samples::<AdminRequest>(8),

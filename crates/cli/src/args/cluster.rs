@@ -171,7 +171,7 @@ pub struct PoolVerify {
 
 #[derive(Subcommand)]
 pub enum Manager {
-    /// Write everything the manager stores into a file; the cluster is down meanwhile
+    /// Write everything the manager stores into a file: as it is at one moment, while the cluster is up or down
     #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
     Dump(ManagerDump),
     /// Make the manager's store from such a file, for pdisks that are at least as new as it
@@ -291,7 +291,7 @@ pub struct AcceptLoss {
 pub struct ManagerDump {
     #[command(flatten)]
     pub file: ManagerFile,
-    /// Leave out what is damaged, and say what that is
+    /// Leave out what is damaged, and say what that is; the cluster is down meanwhile
     #[arg(long)]
     pub damaged: bool,
 }

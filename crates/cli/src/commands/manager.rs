@@ -1,5 +1,5 @@
 //! `ropewalk manager dump|restore|check|accept-loss`: the manager's whole store as one file, independent of its
-//! engine; what is wrong with it, and going on without that. The manager does not run meanwhile.
+//! engine; what is wrong with it, and going on without that. A dump is taken while the manager runs, or not; for the rest it does not.
 
 use std::{
     fs::File,
@@ -8,19 +8,27 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use manager::store::{self, Damaged, Look};
+use manager::store::{self, Damaged, DumpWriter, KeyText, Look};
 use serde::Serialize;
+use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
-    cluster_dir::{ClusterDir, access},
+    cluster_dir::{ClusterDir, access, make},
     interrupt::{self, Interrupted},
+    link::{self, Link},
     output,
     process::pid_file,
 };
 
 /// Memory for the store's pages, bytes.
 pub(super) const CACHE_BYTES: usize = 64 << 20;
+
+/// Where a manager's store is that nobody has open, if it is here and the only one.
+fn at_rest(dir: &ClusterDir) -> Option<PathBuf> {
+    let own = dir.file.own_managers().into_iter().next().filter(|_| dir.file.all_managers().len() == 1)?;
+    pid_file::live_pid(&dir.pid_file(&own.local)).is_none().then(|| dir.data_of(&own))
+}
 
 /// The directory of the manager's store, which is here, which nobody has open, and which is the only one: of several the table of one that
 /// followed lacks what was committed last.
@@ -47,18 +55,22 @@ pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
     }
 }
 
-/// `ropewalk manager dump`.
+/// `ropewalk manager dump`: of a store that nobody has open, else from the active manager.
 pub fn dump(args: &ManagerDump) -> Result<()> {
     let ManagerDump { file: args, damaged } = args;
     let dir = args.dir.open()?;
-    let path = manager::format::store_path(&stopped(&dir)?);
-    if !path.exists() {
-        bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
-    }
-    let look = Look::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
-    if let Some(problem) = look.problems.first().filter(|_| !damaged) {
-        bail!("{problem}; --damaged writes a dump without it");
-    }
+    let look = match at_rest(&dir) {
+        None if *damaged => bail!(
+            "--damaged is for a store that is not in use; stop the cluster first: ropewalk down --dir {}",
+            dir.path.display()
+        ),
+        None if dir.file.secret.is_none() => bail!(
+            "a dump holds every name, and the contents of small files: give this command on a manager's machine ({})",
+            dir.managers.places()
+        ),
+        None => None,
+        Some(place) => Some(open_store(&manager::format::store_path(&place), *damaged)?),
+    };
     interrupt::catch()?;
     // Every name and every attribute is in it.
     let file = access::options()
@@ -67,16 +79,56 @@ pub fn dump(args: &ManagerDump) -> Result<()> {
         .open(&args.file)
         .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
     let damaged = if *damaged { Damaged::LeaveOut } else { Damaged::Refuse };
-    let (count, left_out) = write_dump(&look, file, &args.file, damaged).map_err(|error| {
+    let written = write_dump(file, &args.file, |to| match &look {
+        Some(look) => Ok(store::dump(&*look.snapshot()?, to, damaged)?),
+        None => Ok((link::run(from_active(&dir, to))?, Vec::new())),
+    });
+    let (count, left_out) = written.map_err(|error| {
         // Half a dump is of no use, and would be refused.
         let _ = std::fs::remove_file(&args.file);
         if interrupt::asked() { Interrupted("no dump was written".into()).into() } else { error }
     })?;
-    for what in look.problems.iter().chain(&left_out) {
+    for what in look.iter().flat_map(|look| &look.problems).chain(&left_out) {
         output::line(format!("left out: {what}"));
     }
     output::line(format!("{count} records are in {}", args.file.display()));
     Ok(())
+}
+
+fn open_store(path: &Path, damaged: bool) -> Result<Look> {
+    if !path.exists() {
+        bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
+    }
+    let look = Look::open(path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
+    if let Some(problem) = look.problems.first().filter(|_| !damaged) {
+        bail!("{problem}; --damaged writes a dump without it");
+    }
+    Ok(look)
+}
+
+/// Writes what the active manager has stored at one moment; how many records that are.
+async fn from_active(dir: &ClusterDir, to: &mut dyn Write) -> Result<u64> {
+    let link = Link::as_manager(dir)?;
+    let (number, mut after) = (u64::from_le_bytes(make::random()?), Vec::new());
+    let mut dump = DumpWriter::begin(to)?;
+    loop {
+        let (records, more) = match link.manager(&MgrRequest::Dump { dump: number, after }).await? {
+            MgrReply::Dumped { records, more } => (records, more),
+            other => bail!("unexpected answer from the manager to Dump: {other:?}"),
+        };
+        for (key, value) in &records {
+            if !store::is_whole(key, value) {
+                let what = format!("record {}", KeyText(key.clone()));
+                return Err(manager::ManagerError::Damaged { what }.into());
+            }
+            dump.record(key, value)?;
+        }
+        match records.into_iter().next_back() {
+            Some((last, _)) if more => after = last,
+            None if more => bail!("the manager's answer to Dump does not go on"),
+            _ => return Ok(dump.finish()?),
+        }
+    }
 }
 
 /// A file that takes nothing more once the command is told to stop.
@@ -93,9 +145,9 @@ impl Write for Stoppable {
     }
 }
 
-fn write_dump(from: &Look, file: File, path: &Path, damaged: Damaged) -> Result<(u64, Vec<String>)> {
+fn write_dump<T>(file: File, path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     let mut to = BufWriter::new(Stoppable(file));
-    let written = store::dump(&*from.snapshot()?, &mut to, damaged)?;
+    let written = write(&mut to)?;
     let Stoppable(file) = to.into_inner().context("write the dump")?;
     file.sync_all().context("make the dump durable")?;
     // Its name too.

@@ -220,7 +220,8 @@ impl Cluster {
                 | R::MayUse { .. }
                 | R::Paths { .. }
                 | R::Resign { .. }
-                | R::CopyTable { .. },
+                | R::CopyTable { .. }
+                | R::Dump { .. },
             ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
         self.settle(now, step);

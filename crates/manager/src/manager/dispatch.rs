@@ -131,6 +131,7 @@ impl Manager {
                 )))
             }
             MgrRequest::CopyTable { after } => self.copy_table(after).await,
+            MgrRequest::Dump { dump, after } => self.dump(dump, after).await,
             MgrRequest::Resign { to } => self.resign(&to),
             MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),

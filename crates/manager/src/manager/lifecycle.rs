@@ -19,7 +19,7 @@ use wire::{
 };
 
 use super::{
-    collect, driver, read_refusal,
+    collect, driver, dump, read_refusal,
     shared::Inner,
     tend,
     tunables::{read_tunables, stored_lease},
@@ -154,12 +154,14 @@ impl Manager {
             store: scrubbed,
             scrubbing: Arc::default(),
             damaged_records: Mutex::default(),
+            dump: Mutex::default(),
             tasks: Mutex::default(),
             thread: Mutex::new(thread),
         });
         let manager = Manager { inner };
         manager.spawn(driver::run(cluster, queue, publish, manager.inner.clone()));
         manager.spawn(collect::run(manager.inner.clone()));
+        manager.spawn(dump::let_go(manager.inner.clone()));
         if scrubs {
             manager.spawn(scrub::run(manager.inner.clone(), scrub::Pace::default()));
         }
@@ -241,6 +243,7 @@ impl Manager {
     pub async fn stop(self) {
         let mut tasks = std::mem::take(&mut *self.inner.tasks.lock());
         tasks.shutdown().await;
+        *self.inner.dump.lock() = None;
         if let Some(store) = self.inner.store.upgrade() {
             store.end_waits();
         }

@@ -9,6 +9,7 @@ mod collect;
 mod config;
 mod dispatch;
 mod driver;
+mod dump;
 mod grants;
 mod lifecycle;
 mod reads;

@@ -9,10 +9,14 @@ use super::{Manager, stopping};
 use crate::store::{Following, Mark, Snapshot, StoreError, prefix_end};
 
 /// Bytes of records in one part of a copied table, about; an answer may have 8 MiB.
-const PART_BYTES: usize = 512 << 10;
+const PART_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 
-fn part(mark: Mark, snapshot: &Snapshot, after: &[u8]) -> Result<MgrReply, StoreError> {
-    // The next key that there can be.
+/// Keys with their values, by rising key, and whether there are more behind.
+pub(super) type Records = (Vec<(Vec<u8>, Vec<u8>)>, bool);
+
+/// A part of all there is, from behind a key on.
+pub(super) fn records(snapshot: &Snapshot, after: &[u8]) -> Result<Records, StoreError> {
+    // The next key that there can be; none is empty.
     let start = [after, &[0]].concat();
     let (mut records, mut bytes, mut more) = (Vec::new(), 0, false);
     snapshot.scan(&start, &prefix_end(&[]), &mut |key, value| {
@@ -24,6 +28,11 @@ fn part(mark: Mark, snapshot: &Snapshot, after: &[u8]) -> Result<MgrReply, Store
         records.push((key.to_vec(), value.to_vec()));
         ControlFlow::Continue(())
     })?;
+    Ok((records, more))
+}
+
+fn part(mark: Mark, snapshot: &Snapshot, after: &[u8]) -> Result<MgrReply, StoreError> {
+    let (records, more) = records(snapshot, after)?;
     let Mark { journal, applied, etcd } = mark;
     Ok(MgrReply::TablePart { journal, applied, crc: etcd.unwrap_or_default(), records, more })
 }
@@ -36,7 +45,10 @@ impl Manager {
         let read = move || {
             let store = store.upgrade();
             let found = store.as_ref().map(|store| match store.mark() {
-                Some(mark) => store.snapshot().and_then(|snapshot| part(mark, &snapshot, &after)).map(Some),
+                Some(mark) => {
+                    store.copied(after.is_empty().then_some(mark.applied));
+                    store.snapshot().and_then(|snapshot| part(mark, &snapshot, &after)).map(Some)
+                }
                 None => Ok(None),
             });
             drop(store);

@@ -22,7 +22,7 @@ use wire::{
     mgr::{AuthorityReport, MgrError, MgrReply},
 };
 
-use super::stopping;
+use super::{dump::Dump, stopping};
 use crate::{
     apply::Writer,
     cluster::{Event, Holders, Ticket},
@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     pub scrubbing: Arc<tokio::sync::Mutex<()>>,
     /// Records found damaged by the scrub.
     pub damaged_records: Mutex<BTreeSet<String>>,
+    /// What a dump that is under way is taken from.
+    pub(super) dump: Mutex<Option<Dump>>,
     pub(super) tasks: Mutex<JoinSet<()>>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }

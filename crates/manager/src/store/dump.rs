@@ -34,24 +34,53 @@ pub enum Damaged {
     LeaveOut,
 }
 
+/// Writes a dump, record after record.
+pub struct DumpWriter<'a> {
+    to: &'a mut dyn Write,
+    digest: Digest,
+    count: u64,
+}
+
+impl<'a> DumpWriter<'a> {
+    /// Begins one.
+    pub fn begin(to: &'a mut dyn Write) -> Result<DumpWriter<'a>, ManagerError> {
+        let mut dump = DumpWriter { to, digest: Digest::new(CrcAlgorithm::Crc32Iscsi), count: 0 };
+        dump.write(MAGIC)?;
+        Ok(dump)
+    }
+
+    /// The next record, by rising key.
+    pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), ManagerError> {
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        head[4..].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        self.count += 1;
+        [&head[..], key, value].into_iter().try_for_each(|bytes| self.write(bytes))
+    }
+
+    /// With its end it is a dump; how many records it has.
+    pub fn finish(mut self) -> Result<u64, ManagerError> {
+        self.write(&END.to_le_bytes())?;
+        self.write(&self.count.to_le_bytes())?;
+        let crc = self.digest.clone().finalize() as u32;
+        self.write(&crc.to_le_bytes())?;
+        Ok(self.count)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ManagerError> {
+        self.digest.update(bytes);
+        let written = self.to.write_all(bytes);
+        written.map_err(|source| ManagerError::Io { action: "write", path: "dump".into(), source })
+    }
+}
+
 /// Writes everything in `from`; returns the number of keys, and what was left out, for people.
 pub fn dump(
     from: &dyn Read,
     to: &mut dyn Write,
     damaged: Damaged,
 ) -> Result<(u64, Vec<String>), ManagerError> {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    let (mut count, mut left_out) = (0u64, Vec::new());
-    let mut failed = None;
-    let mut write = |bytes: &[u8], digest: &mut Digest| {
-        digest.update(bytes);
-        to.write_all(bytes).map_err(|source| ManagerError::Io {
-            action: "write",
-            path: "dump".into(),
-            source,
-        })
-    };
-    write(MAGIC, &mut digest)?;
+    let (mut dump, mut left_out, mut failed) = (DumpWriter::begin(to)?, Vec::new(), None);
     let mut visit = |key: &[u8], value: &[u8]| {
         if !is_whole(key, value) {
             left_out.push(format!("record {}", KeyText(key.to_vec())));
@@ -60,17 +89,13 @@ pub fn dump(
                 Damaged::LeaveOut => ControlFlow::Continue(()),
             };
         }
-        let mut head = [0; 8];
-        head[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
-        head[4..].copy_from_slice(&(value.len() as u32).to_le_bytes());
-        count += 1;
-        for part in [&head[..], key, value] {
-            if let Err(error) = write(part, &mut digest) {
+        match dump.record(key, value) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
                 failed = Some(error);
-                return ControlFlow::Break(());
+                ControlFlow::Break(())
             }
         }
-        ControlFlow::Continue(())
     };
     let gaps = match damaged {
         Damaged::Refuse => from.scan(&[], &[u8::MAX; 16], &mut visit).map(|()| Vec::new())?,
@@ -85,11 +110,7 @@ pub fn dump(
         return Err(ManagerError::Damaged { what: what.clone() });
     }
     left_out.extend(gaps);
-    write(&END.to_le_bytes(), &mut digest)?;
-    write(&count.to_le_bytes(), &mut digest)?;
-    let crc = digest.finalize() as u32;
-    write(&crc.to_le_bytes(), &mut digest)?;
-    Ok((count, left_out))
+    Ok((dump.finish()?, left_out))
 }
 
 struct Input<'a> {

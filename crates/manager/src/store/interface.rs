@@ -55,6 +55,9 @@ pub trait Store: Send + Sync + 'static {
     fn mark(&self) -> Option<Mark> {
         None
     }
+    /// Who copies the table part after part asked for one just now; `first`: the last commit that its first part surely has, told with that
+    /// one. What the journal has behind that commit stays a while, if there is room, even when others need it no more.
+    fn copied(&self, _first: Option<u64>) {}
     /// How often it wants [`tend`](Self::tend) to be called; none: never.
     fn tends(&self) -> Option<Duration> {
         None

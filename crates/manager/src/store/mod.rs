@@ -35,7 +35,7 @@ mod witness;
 pub use self::{
     applied::Mark,
     confirmed::Confirmed,
-    dump::{Damaged, dump, restore},
+    dump::{Damaged, DumpWriter, dump, restore},
     error::StoreError,
     files::{journal_path, mark_path},
     interface::{Changes, Read, Remark, Snapshot, Store, Visit, prefix_end},

@@ -21,7 +21,7 @@ impl MgrRequest {
             // The manager's process lets machines in itself.
             R::Admit(_) | R::Recertify { .. } => false,
             // All names and contents of small files are in it.
-            R::CopyTable { .. } => role == Role::Manager,
+            R::CopyTable { .. } | R::Dump { .. } => role == Role::Manager,
             _ if matches!(role, Role::Admin | Role::Manager) => true,
             R::GetMap
             | R::Versions

@@ -4,7 +4,7 @@ use super::MgrRequest;
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
-    pub const NAMES: [&'static str; 63] = [
+    pub const NAMES: [&'static str; 64] = [
         "get_map",
         "wait_map",
         "register_server",
@@ -68,6 +68,7 @@ impl MgrRequest {
         "manager_remove",
         "resign",
         "copy_table",
+        "dump",
     ];
 
     /// The name of the kind with which an encoded request begins.

@@ -41,6 +41,8 @@ const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
 const ROUND_BYTES: usize = if cfg!(test) { 16 << 10 } else { 8 << 20 };
 /// Rounds of records that stay in etcd behind that, for tables that are further behind.
 const ROUNDS_KEPT: usize = 4;
+/// More stay for a table that is being copied, until so long after its last part was asked for, if etcd has room.
+pub const HELD_FOR: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(300) };
 /// How long a manager waits for an etcd that does not answer, before it gives up.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// The same when it is opened: who started it hears why.
@@ -84,6 +86,8 @@ pub struct ReplicatedStore {
     life: u64,
     state: Mutex<State>,
     following: Following,
+    /// The record behind which a table that is being copied goes on, and when it was heard of last.
+    held: Mutex<Option<(u64, Instant)>>,
     /// Nobody waits for etcd any more.
     ending: AtomicBool,
 }
@@ -323,6 +327,7 @@ impl ReplicatedStore {
             life,
             state: Mutex::new(state),
             following: following.clone(),
+            held: Mutex::default(),
             ending,
         };
         // The claim: whoever finds it knows that this manager serves since.
@@ -341,13 +346,25 @@ impl ReplicatedStore {
         if durable {
             state.bytes = 0;
             state.rounds.push_back(state.last.applied);
-            if state.rounds.len() > ROUNDS_KEPT
-                && let Some(below) = state.rounds.pop_front()
+            let held = self.held();
+            let mut below = None;
+            while state.rounds.len() > ROUNDS_KEPT
+                && let Some(next) = state.rounds.pop_front_if(|next| held.is_none_or(|held| *next <= held))
             {
+                below = Some(next);
+            }
+            if let Some(below) = below {
                 self.etcd.trim(state.holder.leader(), below);
             }
         }
         Ok(())
+    }
+
+    /// The record behind which records stay for a table that is being copied.
+    fn held(&self) -> Option<u64> {
+        let mut held = self.held.lock();
+        held.take_if(|(_, heard)| heard.elapsed() > HELD_FOR || !self.etcd.upkeep().has_room());
+        held.map(|(from, _)| from)
     }
 
     /// Ends the journal: the table has taken all, and nobody goes on with what is in etcd.
@@ -425,6 +442,13 @@ impl Store for ReplicatedStore {
 
     fn mark(&self) -> Option<Mark> {
         Some(self.state.lock().last)
+    }
+
+    fn copied(&self, first: Option<u64>) {
+        let before = self.held();
+        // Several may copy at a time: the first one's end is not known, and costs room only.
+        let from = before.into_iter().chain(first).min();
+        *self.held.lock() = from.map(|from| (from, Instant::now()));
     }
 
     fn tends(&self) -> Option<Duration> {

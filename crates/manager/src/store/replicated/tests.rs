@@ -18,6 +18,7 @@ use super::{
     member::Member,
     migrate::{Step, into_etcd, into_file, to_etcd, to_file},
     part::PART_BYTES,
+    store::HELD_FOR,
 };
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -446,6 +447,31 @@ fn an_etcd_that_fills_up_is_said_to_and_has_room_again_when_others_let_go() {
     tended("there is room", &|| !store.is_full() && store.remarks().is_empty());
     drop(store);
     open(&path, &place).unwrap();
+}
+
+#[test]
+fn records_stay_for_a_table_that_is_being_copied_and_not_for_longer() {
+    let etcd = Member::start(&[]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let (mut model, mut n) = (Map::new(), 0);
+    let store = open(&path, &place).unwrap();
+    let mut more = |count| {
+        commit(&store, &mut model, n..n + count);
+        n += count;
+        etcd.records("rope")[0]
+    };
+    // How much room there is must be known.
+    store.tend().unwrap();
+    more(10);
+    let from = store.mark().unwrap().applied;
+    store.copied(Some(from));
+    let end = Instant::now() + 2 * HELD_FOR;
+    while Instant::now() < end {
+        store.copied(None);
+        assert!(more(40) <= from);
+    }
+    // Nobody asks any more.
+    wait_for("they go", || more(40) > from);
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub const QUOTA: u64 = 2 << 30;
 const WARN_PERCENT: u64 = 70;
 /// Of the quota: from here on no new names are made.
 const FULL_PERCENT: u64 = 95;
+/// Of the quota: below this records stay for those who copy a table.
+const COPY_PERCENT: u64 = 50;
 /// Of the quota: below this the alarm is taken away.
 const ROOM_PERCENT: u64 = 90;
 /// Of the quota: a smaller file is not worth a member's pause.
@@ -96,6 +98,12 @@ impl Upkeep {
     pub fn is_full(&self) -> bool {
         let Room { bytes, quota, alarm } = *self.room.lock();
         alarm || (quota > 0 && bytes * 100 >= quota * FULL_PERCENT)
+    }
+
+    /// Whether there is room for more records than are needed. Not known: no.
+    pub fn has_room(&self) -> bool {
+        let Room { bytes, quota, alarm } = *self.room.lock();
+        !alarm && bytes * 100 < quota * COPY_PERCENT
     }
 
     /// What an admin should see to.

@@ -1,0 +1,53 @@
+//! A dump of all that is stored, while the manager runs: part after part, from the snapshot of one moment, which is kept meanwhile. One
+//! at a time: who begins another one ends it. Who asks no more lets it go. One that has ended, because the manager has or another one
+//! leads, is begun anew by who wants it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use wire::mgr::{MgrError, MgrReply};
+
+use super::{Manager, several::records, shared::Inner};
+use crate::store::Snapshot;
+
+/// How long a snapshot is kept that nobody asks for.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What is dumped from.
+pub(super) struct Dump {
+    number: u64,
+    snapshot: Snapshot,
+    asked: Instant,
+}
+
+impl Manager {
+    /// A part of a dump, from behind a key on.
+    pub(super) async fn dump(&self, number: u64, after: Vec<u8>) -> Result<MgrReply, MgrError> {
+        let snapshot = self.dumped(number, after.is_empty())?;
+        let read = self.inner.writer.aside(move || records(&snapshot, &after)).await?;
+        let (records, more) = read.map_err(|error| MgrError::Store(error.to_string()))?;
+        Ok(MgrReply::Dumped { records, more })
+    }
+
+    fn dumped(&self, number: u64, first: bool) -> Result<Snapshot, MgrError> {
+        let mut kept = self.inner.dump.lock();
+        if first && kept.as_ref().is_none_or(|dump| dump.number != number) {
+            *kept = Some(Dump { number, snapshot: self.snapshot(), asked: Instant::now() });
+        }
+        let ended = || {
+            let why = "this dump cannot go on: another one was begun, or another manager leads; begin anew";
+            MgrError::Config(why.into())
+        };
+        let dump = kept.as_mut().filter(|dump| dump.number == number).ok_or_else(ended)?;
+        dump.asked = Instant::now();
+        Ok(dump.snapshot.clone())
+    }
+}
+
+/// Lets go what nobody asks for any more; runs until the manager ends.
+pub(super) async fn let_go(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(IDLE_MAX / 4).await;
+        inner.dump.lock().take_if(|dump| dump.asked.elapsed() >= IDLE_MAX);
+    }
+}
