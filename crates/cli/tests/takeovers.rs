@@ -51,9 +51,9 @@ use registers::Registers;
 use work::{Ends, Load, check};
 
 /// One by one; the others are in the long form, and on one machine in `managers`.
-const SHORT: [Fault; 4] = [Fault::Cut(From::Etcd, Way::Mute), Fault::Unheard, Fault::Clock, Fault::InTurn];
+const SHORT: [Fault; 3] = [Fault::Cut(From::Etcd, Way::Mute), Fault::Unheard, Fault::Clock];
 /// Each kind once.
-const ALL: [Fault; 18] = [
+const ALL: [Fault; 19] = [
     Fault::Kill,
     Fault::Stop,
     Fault::Gone,
@@ -68,6 +68,7 @@ const ALL: [Fault; 18] = [
     Fault::Standby,
     Fault::Clock,
     Fault::Member,
+    Fault::InTurn,
     Fault::NoEtcd,
     Fault::Quota,
     Fault::Disk,
