@@ -176,7 +176,12 @@ impl Fault {
             Fault::NoEtcd => (0..2).for_each(|member| field.members.signal(member, Signal::STOP)),
             Fault::Disk => {
                 field.members.fill_disk();
-                field.members.fill_database();
+                let full = field.members.fill_database();
+                println!(
+                    "  no room: {} members have ended{}",
+                    field.members.ended(),
+                    if full { ", quota" } else { "" }
+                );
             }
             Fault::Quota => {
                 let full = field.members.fill_database();

@@ -110,6 +110,12 @@ impl<'a> Members<'a> {
         self.dir.with_extension(format!("{member}.log"))
     }
 
+    /// How many do not run.
+    pub fn ended(&mut self) -> usize {
+        let ends = |child: &mut Child| child.try_wait().unwrap().is_some();
+        self.running.iter_mut().filter_map(|child| child.as_mut().is_none_or(ends).then_some(())).count()
+    }
+
     /// Starts one that was killed.
     pub fn start_one(&mut self, member: usize) {
         if self.running[member].is_none() {

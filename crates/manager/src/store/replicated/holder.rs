@@ -273,6 +273,8 @@ pub struct Holder {
     /// It is to end; where it began.
     ends: bool,
     base: u64,
+    /// The first record there was when it was read last.
+    oldest: Option<u64>,
     found: Vec<Entry>,
     /// Taken out, by tests only.
     without: Option<Rule>,
@@ -294,6 +296,7 @@ impl Holder {
             whole: false,
             ends: false,
             base: 0,
+            oldest: None,
             found: Vec::new(),
             without: None,
         }
@@ -313,6 +316,11 @@ impl Holder {
     /// The last record of the journal that is known.
     pub fn last(&self) -> u64 {
         self.last
+    }
+
+    /// The first record there was when it was read last; none: there was none.
+    pub fn oldest(&self) -> Option<u64> {
+        self.oldest
     }
 
     /// The leader's key as it was made.
@@ -507,6 +515,7 @@ impl Holder {
             return Some(if done { self.done() } else { self.stop(Stop::Ended(last)) });
         }
         self.base = start.base;
+        self.oldest = first;
         let mut records = records.into_iter().peekable();
         // The last one known must be there, and be the same.
         let (known, first) = match records.next_if(|entry| entry.number == self.last) {

@@ -318,8 +318,12 @@ impl ReplicatedStore {
         let mark = anew(&mark, mark::BYTES)
             .and_then(|file| MarkFile::create(Box::new(file), acked))
             .map_err(refused_mark)?;
-        let state =
-            State { holder, mark, recent, base: None, last, failed: None, bytes: 0, rounds: VecDeque::new() };
+        // What is there already are rounds as well: each that ends here removes a part of it, whoever has put it. Else nothing would be
+        // removed where managers take over from each other, or begin anew, before they have put as many rounds themselves.
+        let oldest = holder.oldest().unwrap_or(last.applied);
+        let part = |k| oldest + last.applied.saturating_sub(oldest) * k / ROUNDS_KEPT as u64;
+        let rounds = (1..=ROUNDS_KEPT as u64).map(part).collect();
+        let state = State { holder, mark, recent, base: None, last, failed: None, bytes: bytes_read, rounds };
         let store = ReplicatedStore {
             table,
             etcd,

@@ -151,6 +151,23 @@ fn what_was_committed_is_there_after_a_crash_an_orderly_end_and_trimming() {
 }
 
 #[test]
+fn records_are_removed_however_short_each_manager_leads() {
+    let etcd = Member::start(&[]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let mut kept = Vec::new();
+    for life in 0..12 {
+        let store = open(&path, &place).unwrap();
+        assert!(all(&store) == model);
+        // Somewhat more than a round.
+        commit(&store, &mut model, life * 60..(life + 1) * 60);
+        drop(store);
+        kept.push(etcd.records("rope").len());
+    }
+    assert!(kept.iter().all(|kept| *kept < 500), "{kept:?} of {}", 12 * 60);
+}
+
+#[test]
 fn another_manager_takes_over_and_one_that_lost_its_key_goes_on_if_nobody_did() {
     let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
