@@ -200,7 +200,7 @@ fn mapped() -> usize {
 /// A peer that is stopped costs deadlines, one that is killed in the middle an error; calls that may be repeated end well with the one that
 /// takes its place. No memory stays.
 ///
-/// Not beside the other tests: it counts this process' mappings.
+/// In a process of its own: it counts this one's mappings.
 #[test]
 fn peers_are_stopped_and_killed_in_the_middle() {
     const ALONE: &str = "ROPEWALK_TEST_SHARED_ALONE";
