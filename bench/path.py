@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--pdisks", type=int, default=1)
     parser.add_argument("--rows", default=",".join(ROWS), help="[%(default)s]")
-    parser.add_argument("--transports", default="auto", help="what connections go by, each row by each: auto, tcp, shm [%(default)s]")
+    parser.add_argument("--transports", default="tcp", help="what connections go by, each row by each: auto, tcp, shm [%(default)s]")
     parser.add_argument("--threads", type=int, default=16, help="of small requests [%(default)s]")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of requests [%(default)s]")
     parser.add_argument("--no-calls", action="store_true", help="do not count system calls")
@@ -218,7 +218,7 @@ def main():
         values = []
         for row in rows:
             for transport in transports:
-                if len(transports) > 1 or transport != "auto":
+                if transports != ["tcp"]:
                     cluster.go_by(transport)
                 values.append(measure(cluster, row, max(int(COUNTS[row] * args.scale), 64), args.threads, with_calls, transport))
                 if not args.json:

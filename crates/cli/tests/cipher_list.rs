@@ -81,7 +81,7 @@ fn it_changes_while_the_cluster_works_and_stays() {
                     || worker.is_finished()
             });
         }
-        for (transport, by) in [("tcp", "tcp"), ("auto", "shm")] {
+        for (transport, by) in [("auto", "shm"), ("tcp", "tcp"), ("auto", "shm")] {
             ok(&["config", "set", "--dir", dir, &format!("transport={transport}")]);
             let before = written.load(Ordering::Relaxed);
             until(transport, || {

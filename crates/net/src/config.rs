@@ -51,9 +51,9 @@ pub enum Transfer {
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// Memory of both, where the addresses say that it is one machine and both can reach it; else TCP.
-    #[default]
     Auto,
-    /// TCP always: for comparison.
+    /// TCP always.
+    #[default]
     Tcp,
     /// Memory of both is tried with every peer, whatever the addresses say; what cannot share it goes by TCP all the same.
     Shm,
@@ -146,7 +146,7 @@ impl Default for EndpointConfig {
             dispatch: Dispatch::ShortestQueue,
             placement: Placement::Probe,
             transfer: Transfer::Push,
-            transport: Transport::Auto,
+            transport: Transport::Tcp,
             inline_write_max: 32 << 10,
             listen: Vec::new(),
             advertise: Vec::new(),

@@ -67,7 +67,7 @@ pub(crate) struct Core {
     transport: RwLock<Transport>,
     /// `shared_max`.
     shares: Arc<Semaphore>,
-    /// Processes a connection with which was lost though it went by memory: they are spoken to by TCP from then on.
+    /// Processes that wrote what they may not into memory of both: they are spoken to by TCP from then on.
     failed: Mutex<VecDeque<u64>>,
     started: Instant,
     ids: AtomicU64,
@@ -334,7 +334,7 @@ impl Core {
         if failed { None } else { Arc::clone(&self.shares).try_acquire_owned().ok() }
     }
 
-    /// Memory was no good with that process, or cannot be told from what was: TCP from now on.
+    /// What that process wrote into memory of both was no good: TCP from now on.
     pub(crate) fn share_no_more(&self, process: u64) {
         let mut failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
         if !failed.contains(&process) {

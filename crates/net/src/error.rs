@@ -156,10 +156,13 @@ impl CloseReason {
         use CloseReason::{Drained, FormerAuthority, Revoked, Shutdown, Superseded};
         matches!(self, Superseded | Drained | Shutdown | Revoked | FormerAuthority)
     }
-    /// Whether the bytes that came were wrong, or ended too early.
+    /// Whether the peer has sent something else than it may.
     pub(crate) fn is_broken(&self) -> bool {
-        use CloseReason::{Eof, Frame, Io, Protocol};
-        matches!(self, Eof | Io(_) | Frame(_) | Protocol(_))
+        match self {
+            CloseReason::Frame(_) | CloseReason::Protocol(_) => true,
+            CloseReason::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
     }
     /// Whether the network between the nodes no longer passes anything.
     pub(crate) fn is_path(&self) -> bool {

@@ -32,6 +32,7 @@ fn config(node: u32) -> EndpointConfig {
         identity: Some(Identity::from_secret(cluster, &Secret::new([7; 32])).unwrap()),
         cipher_list: CipherList::Empty,
         node: NodeId(node),
+        transport: crate::Transport::Auto,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         ..EndpointConfig::default()
     }

@@ -282,7 +282,7 @@ impl Conn {
         {
             refused::note_tampered(&self.core, self.remote, &self.peer_name(), error);
         }
-        if self.socket.shared().is_some() && self.drain_state() == DrainState::No && reason.is_broken() {
+        if self.socket.shared().is_some() && reason.is_broken() {
             self.core.share_no_more(self.peer.process);
         }
         tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");

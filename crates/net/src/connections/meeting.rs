@@ -17,7 +17,6 @@ use std::{
 use aws_lc_rs::{constant_time::verify_slices_are_equal, rand};
 use rustix::process::geteuid;
 use tokio::{
-    io::Interest,
     net::{UnixListener, UnixStream},
     sync::OwnedSemaphorePermit,
     time::timeout,
@@ -27,7 +26,7 @@ use wire::hello::{Meeting, Seen};
 use crate::connections::{memory::Memory, shared::Shared};
 
 /// How long the side that connected is waited for: it is there already, or does not come.
-const WITHIN: Duration = Duration::from_millis(100);
+const WITHIN: Duration = Duration::from_secs(1);
 /// Others that connect meanwhile and are let go, at most.
 const STRANGERS_MAX: usize = 64;
 /// Longest name that is believed.
@@ -61,24 +60,24 @@ impl Place {
         Ok((place, meeting))
     }
 
-    /// The memory of who knows the secret, which has sent it by now.
+    /// The memory of who knows the secret, which has sent it by now: nobody is waited for.
     pub(crate) async fn receive(self, share: OwnedSemaphorePermit) -> io::Result<Shared> {
-        for _ in 0..STRANGERS_MAX {
-            let (stream, _) =
-                timeout(WITHIN, self.listener.accept()).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            if !is_own_user(&stream) || timeout(WITHIN, stream.readable()).await.is_err() {
-                continue;
+        let found = async {
+            for _ in 0..STRANGERS_MAX {
+                let (stream, _) = self.listener.accept().await?;
+                let mut said = [0; 32];
+                if is_own_user(&stream)
+                    && let Ok((32, files)) = receive(stream.as_raw_fd(), &mut said)
+                    && verify_slices_are_equal(&said, &self.secret).is_ok()
+                    && let [file] = &files[..]
+                {
+                    return Ok((Memory::map(file)?, stream));
+                }
             }
-            let mut said = [0; 32];
-            let received = stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd(), &mut said));
-            if let Ok((32, files)) = received
-                && verify_slices_are_equal(&said, &self.secret).is_ok()
-                && let [file] = &files[..]
-            {
-                return Ok(Shared::new(Memory::map(file)?, stream, false, share));
-            }
-        }
-        Err(io::ErrorKind::TimedOut.into())
+            Err(io::Error::other("only strangers came"))
+        };
+        let (memory, stream) = timeout(WITHIN, found).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        Ok(Shared::new(memory, stream, false, share))
     }
 }
 
@@ -93,8 +92,7 @@ pub(crate) async fn join(meeting: &Meeting, share: OwnedSemaphorePermit) -> io::
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (memory, file) = Memory::create()?;
-    timeout(WITHIN, stream.writable()).await.map_err(|_| io::ErrorKind::TimedOut)??;
-    let sent = stream.try_io(Interest::WRITABLE, || send(stream.as_raw_fd(), &meeting.secret, &file))?;
+    let sent = send(stream.as_raw_fd(), &meeting.secret, &file)?;
     if sent < meeting.secret.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }

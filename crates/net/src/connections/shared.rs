@@ -91,7 +91,7 @@ impl Shared {
     /// Bytes there are; 0 is the end; `WouldBlock`: the bell rings when there are some.
     fn look(&self, read: u64) -> io::Result<usize> {
         let ring = self.memory.ring(1 - self.side);
-        for _ in 0..LOOKS {
+        for look in 1..=LOOKS {
             // What the peer wrote before its end is read; what it writes after ours is not.
             let over = self.gone.load(Ordering::Relaxed);
             let filled = ring.filled(read)?;
@@ -105,7 +105,7 @@ impl Shared {
             if ring.filled(read)? > 0 {
                 continue;
             }
-            match heard(&self.bell, |interest, once| self.bell.try_io(interest, once)) {
+            match heard(&self.bell, look == LOOKS, |interest, once| self.bell.try_io(interest, once)) {
                 Ok(0) => self.gone.store(true, Ordering::Relaxed),
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
@@ -139,7 +139,7 @@ impl Shared {
                 continue;
             }
             looks += 1;
-            match heard(tcp, |interest, once| tcp.try_io(interest, once)) {
+            match heard(tcp, looks == LOOKS, |interest, once| tcp.try_io(interest, once)) {
                 Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Ok(_) if looks < LOOKS => {}
                 Ok(_) => break,
@@ -172,15 +172,17 @@ fn wake(socket: &impl AsFd) {
 }
 
 /// Takes wake-ups out of a socket; `Ok(0)`: it is closed at the other end; `WouldBlock`: there is none, and the next one raises readiness.
+/// Who does not look once more after an `Ok` is the `last`: readiness stays, or the wake-up would be lost.
 fn heard(
     socket: &impl AsFd,
+    last: bool,
     try_io: impl FnOnce(Interest, &mut dyn FnMut() -> io::Result<usize>) -> io::Result<usize>,
 ) -> io::Result<usize> {
     let mut place = [std::mem::MaybeUninit::uninit(); 64];
     let mut taken = None;
     let result = try_io(Interest::READABLE, &mut || {
         let n = SockRef::from(socket).recv_with_flags(&mut place, libc::MSG_DONTWAIT)?;
-        if 0 < n && n < 64 {
+        if 0 < n && n < 64 && !last {
             // It is empty now: another system call would say so.
             taken = Some(n);
             return Err(io::ErrorKind::WouldBlock.into());
