@@ -8,8 +8,8 @@ impl Draw {
     pub fn new(seed: u64) -> Draw {
         Draw(seed)
     }
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
+    /// The next number of 64 bits.
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,11 +18,11 @@ impl Draw {
     }
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.word() % n
     }
     /// From -1 to 1.
     pub fn number(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        (self.word() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 }
 
@@ -30,7 +30,7 @@ impl Draw {
 mod tests {
     #[test]
     fn the_same_seed_draws_the_same() {
-        let draw = |seed| super::Draw::new(seed).next();
+        let draw = |seed| super::Draw::new(seed).word();
         // The published sequence from 0.
         assert_eq!((draw(0), draw(7)), (0xe220_a839_7b1d_cdaf, draw(7)));
         assert_ne!(draw(7), draw(8));

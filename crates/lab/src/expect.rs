@@ -313,17 +313,19 @@ fn bounds(
         let busy = record.usage.busy_cpus() - record.usage.foreign_cpus;
         (busy > 0.02).then_some(busy / value)
     };
+    // Estimates: what was reached is possible, whatever others took while the machine was measured.
+    let reached = own.iter().filter_map(|r| r.value(series.figure)).fold(0.0, f64::max);
     if let Some(least) = singles.clone().filter_map(|r| cost(&r)).reduce(f64::min) {
-        // An estimate: what was reached is possible, whatever others took while "full" was measured.
-        let reached = own.iter().filter_map(|r| r.value(series.figure)).fold(0.0, f64::max);
         let value = (f64::from(machine.cpus) * machine.cpu_full / least).max(reached);
         bounds.push(Bound { layer: "CPU".into(), value });
     }
     let each = own.iter().filter_map(|r| r.figures.as_ref()).find(|f| f.operations > 0.0 && f.bytes > 0.0);
     match (series.figure, each) {
-        (Figure::Bytes, _) => bounds.push(Bound { layer: "memory".into(), value: machine.memory_copy }),
+        (Figure::Bytes, _) => {
+            bounds.push(Bound { layer: "memory".into(), value: machine.memory_copy.max(reached) })
+        }
         (Figure::Operations, Some(f)) => {
-            let value = machine.memory_copy / (f.bytes / f.operations);
+            let value = (machine.memory_copy / (f.bytes / f.operations)).max(reached);
             bounds.push(Bound { layer: "memory".into(), value });
         }
         (Figure::Operations, None) => {}

@@ -109,7 +109,7 @@ impl SelfTest<'_> {
             }
             note(&format!("{}{}", staging.name, if bottleneck { "" } else { ", without it" }));
             let place = self.dir.join(n.to_string());
-            let trial = self.judged(staging, bottleneck, draw.next(), &place);
+            let trial = self.judged(staging, bottleneck, draw.word(), &place);
             let _ = fs::remove_dir_all(&place);
             trials.push(trial?);
         }

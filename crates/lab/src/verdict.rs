@@ -56,6 +56,8 @@ pub enum Limit {
     Queue,
     /// Memory bandwidth.
     Memory,
+    /// Other programs have more of the CPUs than the load.
+    Neighbour,
     /// A steady load does not stay as it was: its rate falls, or a process grows.
     Drift,
     /// The evidence does not say.

@@ -148,7 +148,9 @@ impl Job {
                 }
                 return Ok(names);
             }
-            _ => drop(fs::symlink_metadata(&path)?),
+            _ => {
+                fs::symlink_metadata(&path)?;
+            }
         }
         Ok(1)
     }

@@ -41,7 +41,7 @@ pub fn read(processes: &BTreeSet<i32>) -> Vec<ProcessUse> {
         Some(ProcessUse { name: name(&dir)?, pid, resident: kib << 10, descriptors })
     };
     let mut all: Vec<ProcessUse> = processes.iter().filter_map(one).collect();
-    all.sort_by(|a, b| b.resident.cmp(&a.resident));
+    all.sort_by_key(|process| std::cmp::Reverse(process.resident));
     all.truncate(PROCESSES_MAX);
     all
 }

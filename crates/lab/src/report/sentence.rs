@@ -17,6 +17,7 @@ fn change(limit: Limit) -> &'static str {
         Limit::HashPolicy => "a hash policy that looks at ports (layer3+4), or connections that are placed",
         Limit::Queue => "more disks for the queues, or more registered memory where that is named",
         Limit::Memory => "fewer copies of each byte, or memory with more channels",
+        Limit::Neighbour => "give the load CPUs of its own, or measure when the others rest",
         Limit::Drift => "find what grows or slows down before it is trusted for longer",
         Limit::NotKnown => "measure again on a quiet machine, with one thing changed (`lab compare`)",
     }

@@ -58,7 +58,7 @@ impl Disks {
             let file = dir.join(format!("disk{i}"));
             // Bytes, not a hole: reading a hole reads nothing.
             let mut draw = Draw::new(i as u64);
-            let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| draw.next().to_le_bytes()).collect();
+            let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| draw.word().to_le_bytes()).collect();
             fs::write(&file, &bytes).map_err(failed(format!("write {}", file.display())))?;
             let output =
                 Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output();

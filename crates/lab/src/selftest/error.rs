@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::results::ResultsError;
+use crate::{results::ResultsError, testbed::TestbedError};
 
 /// Why a self-test could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum SelfTestError {
         /// What it said.
         said: String,
     },
+    /// A testbed could not be made.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
     /// Its results cannot be read.
     #[error(transparent)]
     Results(#[from] ResultsError),

@@ -6,7 +6,11 @@ use super::{
     disks::Disks,
     error::{SelfTestError, failed},
 };
-use crate::{draw::Draw, verdict::Limit};
+use crate::{
+    draw::Draw,
+    testbed::{BitRate, Join, Scoped, Spec, Testbed},
+    verdict::Limit,
+};
 
 /// What is staged, ready to be run.
 #[derive(Default)]
@@ -20,7 +24,11 @@ pub struct Staged {
     /// What the verdict must name; empty where the limit has no place.
     pub place: String,
     /// Devices that it needs while it runs.
+    #[expect(dead_code, reason = "held, not read")]
     pub disks: Option<Disks>,
+    /// Links that it needs while it runs.
+    #[expect(dead_code, reason = "held, not read")]
+    pub bed: Option<Scoped>,
 }
 
 /// Something staged, or why it cannot be staged here.
@@ -46,6 +54,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// All.
 pub const ALL: &[Staging] = &[
     Staging { name: "throttled link", limit: Limit::Link, without: None, stage: throttled_link },
+    Staging {
+        name: "one slow link of four",
+        limit: Limit::SlowDevice,
+        without: Some(Limit::None),
+        stage: slow_link,
+    },
+    Staging { name: "noisy neighbour", limit: Limit::Neighbour, without: None, stage: neighbour },
     Staging { name: "slow device", limit: Limit::SlowDevice, without: Some(Limit::None), stage: slow_device },
     Staging { name: "pinned CPU", limit: Limit::PinnedCpu, without: None, stage: pinned_cpu },
     Staging { name: "few clients", limit: Limit::Clients, without: None, stage: few_clients },
@@ -58,6 +73,9 @@ pub const ALL: &[Staging] = &[
     Staging { name: "small registered memory", limit: Limit::Queue, without: None, stage: small_memory },
     Staging { name: "one busy disk on many queues", limit: Limit::Queue, without: None, stage: busy_disk },
 ];
+
+/// Links between two hosts, of which one is slow.
+const LINKS: u8 = 4;
 
 fn head(step: &str, steps: &str) -> String {
     format!("name = 'staged'\ntitle = 'staged'\nstep = '{step}'\nsteps = {steps}\nseconds = 1.5\n")
@@ -102,6 +120,61 @@ fn slow_device(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
         options: disks.options(),
         place: disks.devices[slow].clone(),
         disks: Some(disks),
+        ..Staged::default()
+    }))
+}
+
+fn slow_link(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
+    let (rate, times) = (40 + draw.below(60), 3 + draw.below(3));
+    let slow = draw.below(u64::from(LINKS)) as u8;
+    let mbit = |n: u64| BitRate(n * 1_000_000);
+    let bed = Testbed::scoped(Spec {
+        hosts: 2,
+        links: LINKS,
+        rate: mbit(rate),
+        join: Join::Subnets,
+        ..Spec::default()
+    })?;
+    let [client, server] = bed.hosts.as_slice() else {
+        return Ok(Err("the testbed has no two hosts".into()));
+    };
+    if with {
+        bed.set_rate(&client.name, slow + 1, mbit(rate / times))?;
+    }
+    let pairs = client.addrs.iter().zip(&server.addrs);
+    let pair = |(a, b)| ["--pair".to_owned(), format!("{}@{a}={}@{b}", client.netns, server.netns)];
+    let options = pairs.flat_map(pair).collect();
+    let place = client.addrs.get(usize::from(slow)).map_or(String::new(), |addr| format!("{addr}="));
+    let plan = head("pairs", "[1, 2, 4]") + &series("iperf3", "bytes", "connections = 1");
+    Ok(Ok(Staged { plan, options, place, bed: Some(bed), ..Staged::default() }))
+}
+
+/// Files in memory to read: only CPUs bound that.
+fn in_memory(dir: &Path) -> Result<Vec<String>, SelfTestError> {
+    let mut options = Vec::new();
+    for n in 0..3 {
+        let file = dir.join(format!("file{n}"));
+        fs::write(&file, vec![7; 8 << 20]).map_err(failed(format!("write {}", file.display())))?;
+        options.extend(["--device".to_owned(), file.display().to_string()]);
+    }
+    Ok(options)
+}
+
+fn neighbour(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    // The load has three jobs; neighbours that outnumber them get more of the CPUs.
+    let spins = cpus + 3 + draw.below(2);
+    let shell = format!(
+        "pids=; for n in $(seq {spins}); do (while :; do :; done) & pids=\"$pids $!\"; done; \"$@\"; status=$?; \
+         kill $pids; wait; exit $status"
+    );
+    let under = ["sh", "-c", &shell, "sh"].map(str::to_owned).to_vec();
+    Ok(Ok(Staged {
+        under: if with { under } else { Vec::new() },
+        plan: devices("ioengine = 'psync', direct = false"),
+        options: in_memory(dir)?,
+        place: "other programs".into(),
+        ..Staged::default()
     }))
 }
 
@@ -111,19 +184,13 @@ fn pinned_cpu(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
         return Ok(Err("there is one CPU only".into()));
     }
     let cpu = draw.below(cpus);
-    let mut options = Vec::new();
-    for n in 0..3 {
-        let file = dir.join(format!("file{n}"));
-        fs::write(&file, vec![7; 8 << 20]).map_err(failed(format!("write {}", file.display())))?;
-        options.extend(["--device".to_owned(), file.display().to_string()]);
-    }
     let under = ["taskset", "-c", &cpu.to_string()].map(str::to_owned).to_vec();
     Ok(Ok(Staged {
         under: if with { under } else { Vec::new() },
         plan: devices("ioengine = 'psync', direct = false"),
-        options,
+        options: in_memory(dir)?,
         place: format!("CPU {cpu}"),
-        disks: None,
+        ..Staged::default()
     }))
 }
 
@@ -136,8 +203,8 @@ fn few_clients(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
         under: disks.under(),
         plan: head("nodes", "[1, 2, 4]") + &series("fio", "operations", &set),
         options: disks.options(),
-        place: String::new(),
         disks: Some(disks),
+        ..Staged::default()
     }))
 }
 

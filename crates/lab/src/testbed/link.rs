@@ -4,7 +4,14 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::{build, description::Testbed, error::TestbedError, host::Host, run, spec::Join};
+use super::{
+    build,
+    description::Testbed,
+    error::TestbedError,
+    host::Host,
+    run,
+    spec::{BitRate, Join},
+};
 
 /// What a link does. Seen from its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -70,6 +77,21 @@ impl Testbed {
         if state == LinkState::Up && self.spec.join != Join::Subnets {
             // A multipath route whose last link went down is gone.
             build::routes(self)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the rate of link `link` (from 1) of a host in both directions, until its state is set again.
+    pub fn set_rate(&self, host: &str, link: u8, rate: BitRate) -> Result<(), TestbedError> {
+        let host = self.host(host)?;
+        if !(1..=self.spec.links).contains(&link) {
+            return Err(TestbedError::NoLink { host: host.name.clone(), link, links: self.spec.links });
+        }
+        let near = (host.netns.clone(), build::device(link));
+        let far = build::far_end(self, host, link);
+        let action = format!("set the rate of link {link} of {}", host.name);
+        for (netns, device) in [&near, &far] {
+            run::batch(&action, "tc", netns, &[build::shape(device, rate, true)])?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Whether a steady load stays as it was: its rate and its latency by a straight line through all periods, the memory
-//! and the descriptors of every process by the first and the last. Pure.
+//! and the descriptors of every process from the second period to the last. Pure.
 //!
-//! A change counts where it is beyond the noise, and for a process where it is more than a quarter: caches fill.
+//! A change counts where it is beyond the noise, and for a process where it is more than a quarter and goes on to the end.
 
 use crate::{
     cell::Record,
@@ -21,6 +21,9 @@ const GROWTH: f64 = 0.25;
 const GROWTH_BYTES: u64 = 64 << 20;
 /// or by so many descriptors.
 const GROWTH_DESCRIPTORS: u64 = 16;
+
+/// Processes that are shown at most.
+const HELD: usize = 4;
 
 /// How a steady load went on.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -49,25 +52,35 @@ pub fn drift(analysis: &Analysis, records: &[Record]) -> Option<Drift> {
     let latencies: Vec<(f64, f64)> =
         points.iter().filter_map(|p| Some((f64::from(p.step), latency(p.step)?))).collect();
     // The first period warms up: the second is what the last is held against.
-    let (first, last) = (of(points[1].step)?, of(points.last()?.step)?);
-    let pair = |now: &ProcessUse| {
-        let before = first.usage.processes.iter().find(|before| before.pid == now.pid)?;
-        Some((before.clone(), now.clone()))
+    let held = |step: u32| of(step).map(|record| record.usage.processes.as_slice());
+    let (first, middle) = (held(points[1].step)?, held(points[points.len() / 2].step)?);
+    let last = held(points.last()?.step)?;
+    let (grown, held) = held_more(first, middle, last);
+    Some(Drift { periods: points.len(), rate: change(&rates)?, latency: change(&latencies), grown, held })
+}
+
+/// The processes that hold much more than at first and still grow, and the largest of all, in words. What has stopped
+/// growing by the middle has filled its caches, or has just been started.
+fn held_more(first: &[ProcessUse], middle: &[ProcessUse], last: &[ProcessUse]) -> (Vec<String>, Vec<String>) {
+    let grew = |first: u64, middle: u64, last: u64, least: u64| {
+        let by = last.saturating_sub(first);
+        by >= least && last as f64 > first as f64 * (1.0 + GROWTH) && last.saturating_sub(middle) >= by / 3
     };
-    let pairs: Vec<(ProcessUse, ProcessUse)> = last.usage.processes.iter().filter_map(pair).collect();
-    let grew = |before: u64, now: u64, least: u64| {
-        now.saturating_sub(before) >= least && now as f64 > before as f64 * (1.0 + GROWTH)
-    };
-    let mut grown = Vec::new();
-    for (before, now) in &pairs {
-        if grew(before.resident, now.resident, GROWTH_BYTES)
-            || grew(before.descriptors, now.descriptors, GROWTH_DESCRIPTORS)
+    let (mut grown, mut held) = (Vec::new(), Vec::new());
+    for now in last {
+        let find = |list: &'_ [ProcessUse]| list.iter().find(|one| one.pid == now.pid).cloned();
+        let (Some(a), Some(b)) = (find(first), find(middle)) else { continue };
+        let words = words(&a, now);
+        if grew(a.resident, b.resident, now.resident, GROWTH_BYTES)
+            || grew(a.descriptors, b.descriptors, now.descriptors, GROWTH_DESCRIPTORS)
         {
-            grown.push(words(before, now));
+            grown.push(words.clone());
+        }
+        if held.len() < HELD {
+            held.push(words);
         }
     }
-    let held = pairs.iter().take(4).map(|(before, now)| words(before, now)).collect();
-    Some(Drift { periods: points.len(), rate: change(&rates)?, latency: change(&latencies), grown, held })
+    (grown, held)
 }
 
 fn words(before: &ProcessUse, now: &ProcessUse) -> String {
@@ -108,5 +121,28 @@ impl Drift {
     /// Whether operations took longer by more than noise can do.
     pub fn slower(&self, noise: f64) -> bool {
         self.latency.is_some_and(|by| by > SLOWER_MIN.max(4.0 * noise))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_still_grows_is_named() {
+        let of = |mib: [u64; 3], descriptors: [u64; 3]| {
+            let one = |i: usize| {
+                let (resident, descriptors) = (mib[i] << 20, descriptors[i]);
+                vec![ProcessUse { name: "ropewalk serve".into(), pid: 7, resident, descriptors }]
+            };
+            held_more(&one(0), &one(1), &one(2))
+        };
+        let (grown, held) = of([100, 200, 300], [10, 10, 10]);
+        assert_eq!(grown, ["ropewalk serve 7: 100 to 300 MiB, 10 to 10 descriptors"]);
+        assert_eq!(grown, held);
+        assert!(of([100, 290, 300], [10, 10, 10]).0.is_empty(), "its caches are full");
+        assert!(of([100, 110, 120], [10, 12, 14]).0.is_empty(), "little");
+        assert_eq!(of([100, 100, 100], [10, 500, 1000]).0.len(), 1, "descriptors");
+        assert_eq!(held_more(&[], &[], &[]), (Vec::new(), Vec::new()));
     }
 }

@@ -13,6 +13,8 @@ use crate::{
 const IDLE: f64 = 0.2;
 /// Part of its CPUs that a load gets at least beside others, if it wants all it can get.
 const OWN: f64 = 0.4;
+/// Part of its CPUs that a load has at least where others that have more are the reason.
+const WANTS: f64 = 0.2;
 
 /// All CPUs that the load may use on one of the nodes.
 pub(super) fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
@@ -28,6 +30,19 @@ fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Fin
     let busy = allowed.iter().map(|cpu| cpu.busy + cpu.steal).sum::<f64>() / allowed.len().max(1) as f64;
     // What hardly uses a CPU itself is not limited by CPUs that others fill.
     let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
+    if busy >= full * e.cpu_full
+        && others
+        && e.foreign_cpus >= e.own_cpus
+        && e.own_cpus >= WANTS * allowed.len() as f64
+    {
+        let text = format!(
+            "other programs: they have {:.1} of {} full CPUs, and the load only {:.1}",
+            e.foreign_cpus,
+            allowed.len(),
+            e.own_cpus
+        );
+        return Some((Limit::Neighbour, vec!["other programs".into()], text));
+    }
     if busy < full * e.cpu_full || (others && e.own_cpus < OWN * allowed.len() as f64) {
         return None;
     }

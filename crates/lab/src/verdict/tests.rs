@@ -116,6 +116,9 @@ fn other_programs_make_it_doubtful() {
     let verdict = judge(&e);
     assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
     assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 0.8")), "{verdict:?}");
+    // They have more of them than the load, which wants some as well.
+    let e = Evidence { own_cpus: 0.6, foreign_cpus: 1.3, ..e };
+    assert_eq!((limit(&e), judge(&e).confidence), (Limit::Neighbour, Confidence::Low));
     // Others fill them, and the load hardly wants any.
     assert_eq!(limit(&Evidence { own_cpus: 0.1, foreign_cpus: 1.3, ..e }), Limit::NotKnown);
 }

@@ -148,15 +148,15 @@ fn text(piece: &mut Vec<u8>, draw: &mut Draw, number: u64, rows: u64, width: usi
     let keys = (rows / 4).clamp(1, 100_000_000);
     for (value, count) in [
         (number, 12),
-        (draw.next() % keys, 8),
-        (draw.next() % 1000, 4),
-        (draw.next() % 1_000_000, 6),
-        (draw.next() % 100_000_000, 8),
+        (draw.word() % keys, 8),
+        (draw.word() % 1000, 4),
+        (draw.word() % 1_000_000, 6),
+        (draw.word() % 100_000_000, 8),
     ] {
         digits(value, count);
     }
     while piece.len() + 1 < end {
-        let word = draw.next();
+        let word = draw.word();
         let left = (end - 1 - piece.len()).min(16);
         piece.extend((0..left).map(|i| b"0123456789abcdef"[(word >> (4 * i) & 15) as usize]));
     }
