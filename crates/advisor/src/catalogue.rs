@@ -292,6 +292,28 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
+    /// What the documentation tells a reader to write is a rule, and its examples find what they say.
+    #[test]
+    fn the_rule_of_the_documentation_can_be_added_as_it_stands() {
+        let page = include_str!("../../../docs/advisor.md");
+        let (_, text) = page.split_once("```toml\n").unwrap();
+        let (text, _) = text.split_once("```").unwrap();
+        let mut files = FILES.to_vec();
+        let named = text.replace("block-entropy", "block-entropy-again");
+        files.push(("new", &named));
+        let catalogue = Catalogue::of(&files).unwrap_or_else(|e| panic!("{e}"));
+        let rule = catalogue.rule("block-entropy-again").unwrap();
+        let found = |example: &Example| {
+            let mut facts = rank::assumed(&catalogue);
+            for (path, value) in &example.facts {
+                facts.insert(path.as_str(), value.clone(), Origin::of("example"));
+            }
+            rank::advise(&catalogue, &facts, &[]).iter().filter(|f| f.rule == rule.id).count()
+        };
+        assert!(rule.examples.iter().all(|example| found(example) == example.finds.len()));
+        assert!(rule.examples.iter().any(|example| found(example) > 0) && text.lines().count() <= 20);
+    }
+
     #[test]
     fn every_file_of_rules_is_compiled_in() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");

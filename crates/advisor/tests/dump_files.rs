@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use advisor::dumps::{self, Document, Outcome, document, import_scale, judge, run_books};
 
+use proptest::prelude::*;
+
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 
@@ -265,6 +267,84 @@ fn changed_dumps_never_panic() {
     });
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Dumps in the forms in which they come: each change by itself or with others; nothing panics, and no line is lost.
+    #[test]
+    fn dumps_in_any_form(
+        which in 0..DUMPS.len(), dos in any::<bool>(), quotes in any::<bool>(), wide in any::<bool>(), comma in any::<bool>(),
+        twice in proptest::collection::vec(0..200usize, 0..6), cut in 0..=100usize,
+        noise in proptest::collection::vec((0..200usize, "\\PC{0,60}|[a-z_]{1,9} = [0-9,.]{1,12}|[ \t|=:#\\[\\]-]{1,20}"), 0..4),
+    ) {
+        let mut lines: Vec<String> = DUMPS[which].1.lines().map(str::to_owned).collect();
+        for at in twice {
+            let line = lines[at % lines.len()].clone();
+            lines.insert(at % lines.len(), line);
+        }
+        for (at, line) in noise {
+            lines.insert(at % lines.len(), line);
+        }
+        let mut text = lines.join(if dos { "\r\n" } else { "\n" });
+        if quotes {
+            text = text.replace('"', "\u{201d}").replace('\'', "\u{2019}");
+        }
+        if comma {
+            text = text.replace('.', ",");
+        }
+        let mut bytes = if wide {
+            [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect()
+        } else {
+            text.into_bytes()
+        };
+        bytes.truncate(bytes.len() * cut / 100);
+        read_whole(&bytes);
+    }
+
+    #[test]
+    fn bytes_of_any_kind(bytes in proptest::collection::vec(any::<u8>(), 0..600), text in "(\\PC|\n|\t){0,400}") {
+        read_whole(&bytes);
+        read_whole(text.as_bytes());
+    }
+}
+
+/// Reads, judges and imports; every line has a fate.
+fn read_whole(bytes: &[u8]) {
+    let doc = document("any", bytes);
+    assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+    run_books(&doc, &judge(&doc));
+    import_scale(&doc);
+    dumps::facts(&doc);
+}
+
+/// Tables whose head is in another language are known by their shape; one that has none is told as not understood.
+#[test]
+fn other_locales() {
+    for head in [
+        "Dateisystem    Größe Benutzt Verf. Verw% Eingehängt auf",
+        "Sys. de fichiers Taille Utilisé Dispo Uti% Monté sur",
+        "ファイルシス   サイズ  使用  残り 使用% マウント位置",
+        "Filesystem      Size  Used Avail Use% Mounted on",
+    ] {
+        let doc = document(
+            "x",
+            format!("$ df -h\n{head}\n/dev/sda1 246G 3,0G 244G 2% /\n/dev/sdb1 10G 10G 0 100% /d\n")
+                .as_bytes(),
+        );
+        assert_eq!(
+            (value(&doc, "df/sda1/used").0, value(&doc, "df/sdb1/percent")),
+            ("3,0G", ("100", 4)),
+            "{head}"
+        );
+        let verdicts = judge(&doc);
+        assert!(rules(&doc).contains("filesystem-full") && doc.unknown.is_empty(), "{head}");
+        // What stands on a disk of Linux is no file system of Storage Scale.
+        assert!(run_books(&doc, &verdicts).is_empty());
+    }
+    let doc = document("x", "$ free\n       gesamt benutzt\nSpeicher: 263841816 1000\n".as_bytes());
+    assert_eq!(doc.unknown.len(), 2);
+}
+
 /// The articles that the rules were made from, where they lie beside the checkout (or where ROPEWALK_SOURCES says): their
 /// listings are found and their traps told.
 #[test]
@@ -377,6 +457,15 @@ fn the_source_documents_if_they_are_there() {
         for (kind, count) in kinds_wanted {
             assert_eq!(kinds(&doc).iter().filter(|k| *k == kind).count(), *count, "{kind} in {}", doc.name);
         }
+        let of = |kind: &str| {
+            doc.listings.iter().filter(|l| l.kind == kind).map(|l| l.last - l.first + 1).collect::<Vec<_>>()
+        };
+        for (kind, lines) in
+            LINES.iter().filter(|(kind, _)| kinds_wanted.iter().any(|(wanted, _)| wanted == kind))
+        {
+            assert_eq!(of(kind), *lines, "{kind} in {}", doc.name);
+        }
+        outside_of_listings(&doc, &title);
         let found = rules(&doc);
         let missing: Vec<&&str> = rules_wanted.iter().filter(|rule| !found.contains(**rule)).collect();
         assert!(missing.is_empty(), "{}: {missing:?} not in {found:?}", doc.name);
@@ -385,6 +474,57 @@ fn the_source_documents_if_they_are_there() {
         for one in import_scale(&doc) {
             assert!(one.outcome != Outcome::Unknown, "{one:?}");
         }
+    }
+}
+
+/// How many lines each listing of the articles has.
+const LINES: [(&str, &[u32]); 12] = [
+    ("df", &[16]),
+    ("MLNX-OS configuration", &[11]),
+    ("no -L", &[9, 14, 6]),
+    ("no -a", &[146]),
+    ("mmdiag --config", &[22, 76]),
+    ("ifcfg", &[2]),
+    ("numactl -H", &[67, 36]),
+    ("dmesg", &[1]),
+    ("uperf profile", &[22, 24]),
+    ("odmget", &[9, 10]),
+    ("lsattr -R", &[1]),
+    ("errpt", &[1]),
+];
+
+/// No line of a listing is taken for a sentence: what looks like one is inside a listing, or is a heading, a legend or the end
+/// tag of a profile.
+fn outside_of_listings(doc: &Document, text: &str) {
+    let inside = |at: usize| doc.listings.iter().any(|l| (l.first as usize..=l.last as usize).contains(&at));
+    let programs = [
+        "ethtool ",
+        "ppc64_cpu ",
+        "mlnx_tune ",
+        "chdev ",
+        "rmdev ",
+        "cfgmgr ",
+        "nvme ",
+        "optmem ",
+        "interface ",
+        "odmget ",
+        "lsattr ",
+        "/dev/",
+        "/usr/lpp",
+        "fio --",
+        "port-channel ",
+        "! ",
+        "node ",
+    ];
+    for (at, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
+        let program = programs.iter().any(|p| line.trim_start_matches(['#', ' ']).starts_with(p));
+        let setting = line.split_once(" = ").is_some_and(|(name, _)| name.len() > 1 && !name.contains(' '));
+        let attribute = line.ends_with(" True") || line.ends_with(" False");
+        assert!(
+            !(program || setting || attribute) || inside(at),
+            "{} line {at} is in no listing: {line}",
+            doc.name
+        );
     }
 }
 

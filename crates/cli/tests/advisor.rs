@@ -212,6 +212,30 @@ fn a_rule_is_measured_and_kept_or_taken_back() {
     assert!(status == Some(1) && error.contains("makes no setting here"), "{error}");
 }
 
+/// A plan over TCP, in a namespace, with a setting of its kernel: what was decided is what the kernel has.
+#[test]
+fn a_rule_is_measured_by_a_plan_over_tcp() {
+    let host = Host::new();
+    assert!(host.run(&["ip", "link", "set", "dev", "lo", "up"]).status.success());
+    host.set("ipv4/tcp_window_scaling", "0");
+    let at = |name: &str| host.root.path().join(name).to_str().unwrap().to_owned();
+    let plan = "name = 'streams'\ntitle = 'streams'\nstep = 'pairs'\nsteps = [1]\nseconds = 0.3\nrepeats = 2\n[[series]]\n\
+        name = 'stream'\nengine = 'netperf'\nfigure = 'bytes'\nset = { test = 'write', size = '64k', connections = 1 }\n";
+    fs::write(at("plan.toml"), plan).unwrap();
+    let (plan, out) = (at("plan.toml"), at("out"));
+    let words =
+        ["measure", "tcp-no-window-scaling", "--plan", &plan, "--pair", "127.0.0.1=127.0.0.1", "--out", &out];
+    let output = host.advise(&words);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    let kept = said.contains("nothing slower: kept");
+    assert!(said.contains("plan.toml: before") && said.contains("plan.toml: after"), "{said}");
+    assert_eq!(host.get("ipv4/tcp_window_scaling"), if kept { "1" } else { "0" }, "{said}");
+    assert_eq!(Path::new(&at("etc/sysctl.d/90-ropewalk-advise.conf")).exists(), kept, "{said}");
+    assert!(host.advise(&["revert"]).status.success());
+    assert_eq!(host.get("ipv4/tcp_window_scaling"), "0");
+}
+
 fn ends(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(ROPEWALK).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

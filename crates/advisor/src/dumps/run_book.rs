@@ -201,16 +201,23 @@ const TEMPLATES: [Template; 9] = [
 pub fn run_books(doc: &Document, verdicts: &[Verdict]) -> Vec<RunBook> {
     let view = View::new(doc);
     let called = |name: &str| verdicts.iter().find(|v| !v.judgement.good && v.run_book == Some(name));
-    TEMPLATES.iter().filter_map(|template| Some(filled(template, called(template.name)?, &view))).collect()
+    TEMPLATES.iter().filter_map(|template| filled(template, called(template.name)?, &view)).collect()
 }
 
-fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> RunBook {
+/// Disks as Linux names them: what stands on one is no file system of Storage Scale.
+const DISKS: [&str; 7] = ["sd", "nvme", "vd", "xvd", "md", "mapper", "dm-"];
+
+/// Nothing where the book is not about what was found.
+fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> Option<RunBook> {
     // The device of the evidence, else the first one that the document has.
     let hits = view.all(template.device);
     let lines = &verdict.judgement.evidence;
     let hit =
         lines.iter().find_map(|(line, _)| hits.iter().find(|h| h.line() == *line)).or_else(|| hits.first());
     let device = hit.filter(|_| template.word > 0).map_or(template.default, |hit| hit.word(template.word));
+    if template.name == "scale-space" && DISKS.iter().any(|disk| device.starts_with(disk)) {
+        return None;
+    }
     // A path writes 1/1 with a dash.
     let device = device.replace("ethernet 1-", "ethernet 1/");
     // What is to be changed: the name before the value that is judged.
@@ -229,7 +236,7 @@ fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> RunBook {
             .join(" ")
     };
     let steps = template.steps.iter().map(|(what, command)| Step { what, command: fill(command) }).collect();
-    RunBook { name: template.name, disrupts: fill(template.disrupts), steps }
+    Some(RunBook { name: template.name, disrupts: fill(template.disrupts), steps })
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) const PARSERS: [Parser; 5] = [
         line: nsd,
     },
     Parser { kind: "mmdf", title: Title::Once, system: "Scale", starts: mmdf_starts, line: mmdf },
-    Parser { kind: "df", title: Title::Once, system: "any", starts: |w| is_df_head(w.first()), line: df },
+    Parser { kind: "df", title: Title::Once, system: "any", starts: df_starts, line: df },
 ];
 
 fn is_ruler(text: &str) -> bool {
@@ -167,22 +167,35 @@ fn mmdf(r: &mut Reader, line: &str) -> Taken {
     }
 }
 
+/// By its head; in another language by the percent sign there and a first line of the table below it.
+fn df_starts(w: &Window<'_>) -> bool {
+    is_df_head(w.first())
+        && (w.first().starts_with("Filesystem") || w.lines.get(1).is_some_and(|l| df_row(l).is_some()))
+}
+
 fn is_df_head(line: &str) -> bool {
-    line.starts_with("Filesystem") && line.contains("Mounted on")
+    let names =
+        |word: &str| word.ends_with('%') && word.len() > 2 && !word.starts_with(|c: char| c.is_ascii_digit());
+    !line.starts_with('/') && line.split_whitespace().count() >= 6 && line.split_whitespace().any(names)
+}
+
+/// Device, size, used, available, per cent and mount point.
+fn df_row(line: &str) -> Option<[&str; 6]> {
+    let row: [&str; 6] = line.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
+    let share = row[4].strip_suffix('%').filter(|share| share.parse::<u8>().is_ok())?;
+    row[5].starts_with('/').then_some([row[0], row[1], row[2], row[3], share, row[5]])
 }
 
 fn df(r: &mut Reader, line: &str) -> Taken {
     if is_df_head(line) {
         return Taken::Ignored("table head");
     }
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [device, size, used, free, percent, mount] = words.as_slice() else { return Taken::No };
-    let Some(share) = percent.strip_suffix('%').filter(|p| p.parse::<u8>().is_ok()) else { return Taken::No };
+    let Some([device, size, used, free, share, mount]) = df_row(line) else { return Taken::No };
     let name = device.trim_start_matches("/dev/");
     // Pseudo file systems come several times under one name.
-    let name = if device.starts_with('/') || device.contains(':') { name } else { *mount };
+    let name = if device.starts_with('/') || device.contains(':') { name } else { mount };
     for (what, value) in
-        [("size", *size), ("used", *used), ("available", *free), ("percent", share), ("mount", *mount)]
+        [("size", size), ("used", used), ("available", free), ("percent", share), ("mount", mount)]
     {
         r.entry(&["df", name, what], value);
     }

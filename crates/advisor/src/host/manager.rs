@@ -10,6 +10,7 @@ const LINKS_MAX: usize = 1024;
 
 /// Who manages an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::enum_variant_names, reason = "it is called so")]
 pub enum Manager {
     /// Nobody who would say so.
     Nobody,

@@ -115,7 +115,7 @@ pub enum AdviseCommand {
     /// Make the settings of findings; without --yes only say which
     #[command(after_help = "Example:\n  ropewalk advise apply nvme-scheduler --yes")]
     Apply {
-        /// Whose settings; without any, those of all findings that interrupt nothing
+        /// Whose settings; without any, those of all findings that interrupt nothing and that no profile sets
         rules: Vec<String>,
         /// Do it
         #[arg(long)]
