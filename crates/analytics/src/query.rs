@@ -328,7 +328,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_again(values in prop::collection::vec("[ -~é]{1,12}", 1..4)) {
             let wanted: Vec<Want> =
-                values.iter().map(|text| Want { text: text.clone(), bucket: 0 }).collect();
+                values.iter().map(|text| Want { text: text.clone(), bucket: inode(text) }).collect();
             let filter = Filter { dimension: "file", comparison: Comparison::IsNot, wanted };
             let statistic = Statistic::find("file.bytes").unwrap();
             let query = Query { statistic, filters: vec![filter], breakdowns: vec!["client"] };

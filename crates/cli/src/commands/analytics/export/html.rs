@@ -2,9 +2,7 @@
 //! file itself keeps it from loading or sending anything.
 
 use anyhow::Result;
-use serde_json::{Value, json};
-
-use super::{Sheet, chart};
+use serde_json::Value;
 
 macro_rules! asset {
     ($file:literal) => {
@@ -22,12 +20,10 @@ const MODULES: [&str; 6] = [
     asset!("still.js"),
 ];
 
-/// The whole file.
-pub fn file(sheet: &Sheet) -> Result<String> {
-    let charts: Vec<Value> = sheet.charts.iter().map(chart::json).collect();
-    let told = json!({ "name": sheet.name, "charts": charts, "marks": sheet.marks });
+/// The whole file, which shows what `told` says: `name`, `charts` as the page gets them, `marks`.
+pub fn file(told: &Value) -> Result<String> {
     // Nothing in it may look like the end of its element.
-    let told = serde_json::to_string(&told)?.replace('<', "\\u003c");
+    let told = serde_json::to_string(told)?.replace('<', "\\u003c");
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\

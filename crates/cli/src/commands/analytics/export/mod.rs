@@ -64,7 +64,7 @@ impl Sheet {
     /// Writes it to where it is wanted.
     pub fn write(&self, to: &ExportTo) -> Result<()> {
         let bytes = match form(to) {
-            ExportFormat::Html => html::file(self)?.into_bytes(),
+            ExportFormat::Html => self.html()?.into_bytes(),
             ExportFormat::Json => self.json()?.into_bytes(),
             ExportFormat::Csv => self.table().csv().into_bytes(),
             ExportFormat::Parquet => parquet::file(&self.table()),
@@ -78,6 +78,11 @@ impl Sheet {
     /// Fails if somebody did not answer.
     pub fn all_answered(&self) -> Result<()> {
         self.charts.iter().try_for_each(Found::all_answered)
+    }
+
+    fn html(&self) -> Result<String> {
+        let charts: Vec<serde_json::Value> = self.charts.iter().map(chart::json).collect();
+        html::file(&json!({ "name": self.name, "charts": charts, "marks": self.marks }))
     }
 
     fn table(&self) -> Table {
@@ -132,7 +137,7 @@ mod tests {
         let mut found = found();
         found.rows[0].0[0] = "</script><script>alert(1)</script>".to_owned();
         let sheet = Sheet { name: Some("</title>".to_owned()), charts: vec![found], marks: Vec::new() };
-        let text = html::file(&sheet).unwrap();
+        let text = sheet.html().unwrap();
         assert!(!text.contains("<script>alert") && !text.contains("</title></"), "escaped");
         // Nothing of it is loaded, and no part of the bundle asks for another.
         assert!(!text.contains("src=") && !text.contains("<link") && !text.contains("\nimport "));
