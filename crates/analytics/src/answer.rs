@@ -49,7 +49,8 @@ pub struct Answer {
 }
 
 impl AnswerRow {
-    fn merge(&mut self, other: &AnswerRow) {
+    /// Adds another row.
+    pub fn merge(&mut self, other: &AnswerRow) {
         self.total += other.total;
         let mut points: BTreeMap<u32, f64> = self.points.drain(..).collect();
         other.points.iter().for_each(|(step, value)| *points.entry(*step).or_default() += value);

@@ -109,7 +109,8 @@ fn passes(filter: &Filter, value: &Value) -> Option<bool> {
         Value::Number(n) => Some(filter.wanted.iter().any(|want| want.text.parse() == Ok(*n))),
         Value::Text(text) => Some(filter.wanted.iter().any(|want| want.text == *text)),
         Value::File(fs, inode) => Some(filter.wanted.iter().any(|want| {
-            want.text.split_once(':').is_some_and(|(f, i)| f.parse() == Ok(*fs) && i.parse() == Ok(*inode))
+            // A directory can be hundreds of files: most are none of it by the inode.
+            want.bucket == *inode && want.text.split_once(':').is_some_and(|(f, _)| f.parse() == Ok(*fs))
         })),
     };
     let bucketed = matches!(filter.dimension, "size" | "latency");
@@ -136,11 +137,13 @@ fn dimension_of(
     match dimension {
         "process" => Value::Text(question.you.clone()),
         "client" if set == Set::File => Value::Text(question.you.clone()),
+        "fs" if set == Set::File => Value::Number(question.fs.into()),
         "op" => text(legend.op(set, key.op)),
         _ if !known => Value::Other,
         "client" => Value::Number(key.session),
         "file" if set == Set::File => Value::File(question.fs, key.inode),
         "file" => Value::File(key.fs, key.inode),
+        "fs" => Value::Number(key.fs.into()),
         "user" => Value::Number(key.user.into()),
         "pdisk" => Value::Text(PdiskId(key.pdisk).to_string()),
         "class" => text(legend.class(set, key.class)),
@@ -335,6 +338,7 @@ mod tests {
         let bytes = found("strip.bytes[size>=1m][pdisk][process]");
         let pdisk = Value::Text(PdiskId(2).to_string());
         assert_eq!(totals(&bytes), [(vec![pdisk, Value::Text("n1".into())], f64::from(2 << 20))]);
+        assert_eq!(totals(&found("strip.ops[file=1:8|2:7][fs]")), [(vec![Number(1)], 2.0)]);
         assert!(totals(&found("strip.ops[client!=9]")).is_empty());
         assert!(totals(&found("file.ops")).is_empty());
     }

@@ -16,7 +16,7 @@ use base::{
 use thiserror::Error;
 
 /// Longest query, bytes.
-const QUERY_LEN_MAX: usize = 4096;
+const QUERY_LEN_MAX: usize = 32 << 10;
 /// Groups of one query, at most.
 const GROUPS_MAX: usize = 16;
 
@@ -51,7 +51,7 @@ impl Comparison {
 pub struct Want {
     /// As it was written.
     pub text: String,
-    /// Of sizes and latencies, the number of their bucket.
+    /// Of sizes and latencies the number of their bucket, of files as they are recorded the inode.
     pub bucket: u64,
 }
 
@@ -173,6 +173,11 @@ pub fn bucket(dimension: &str, text: &str) -> Option<u64> {
     }
 }
 
+/// The inode of `FS:INODE`; 0 of anything else.
+fn inode(text: &str) -> u64 {
+    text.split_once(':').and_then(|(_, inode)| inode.parse().ok()).unwrap_or(0)
+}
+
 impl Query {
     /// Understands a query.
     pub fn parse(text: &str) -> Result<Query, QueryError> {
@@ -229,7 +234,7 @@ impl Query {
         loop {
             let begun = reader.at;
             let text = reader.value()?;
-            let found = if ordered { bucket(dimension, &text) } else { Some(0) };
+            let found = if ordered { bucket(dimension, &text) } else { Some(inode(&text)) };
             let Some(bucket) = found else {
                 let example = if dimension == "size" { "4k or 1m" } else { "200us, 1.5ms or 2s" };
                 return reader.wrong(begun, format!("{text:?} is no {dimension}; write it as {example}"));
@@ -294,7 +299,7 @@ mod tests {
             ("", 1, "file.ops"),
             ("file.opz", 1, "file.bytes"),
             ("nope", 1, "pdisk.ops"),
-            ("file.ops[filé]", 10, "client, file, user"),
+            ("file.ops[filé]", 10, "client, fs, file, user"),
             ("file.bytes[latency]", 12, "no dimension \"latency\""),
             ("file.ops[file", 14, "] = != >= <"),
             ("file.ops[file>=3]", 14, "no order"),
@@ -310,7 +315,7 @@ mod tests {
             assert_eq!(error.at, at, "{text}: {error}");
             assert!(error.what.contains(says), "{text}: {error}");
         }
-        assert!(Query::parse(&"[".repeat(5000)).is_err());
+        assert!(Query::parse(&"[".repeat(QUERY_LEN_MAX + 1)).is_err());
         assert!(Query::parse(&format!("file.ops{}", "[op=read]".repeat(17))).is_err());
     }
 
@@ -323,7 +328,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_again(values in prop::collection::vec("[ -~é]{1,12}", 1..4)) {
             let wanted: Vec<Want> =
-                values.iter().map(|text| Want { text: text.clone(), bucket: 0 }).collect();
+                values.iter().map(|text| Want { text: text.clone(), bucket: inode(text) }).collect();
             let filter = Filter { dimension: "file", comparison: Comparison::IsNot, wanted };
             let statistic = Statistic::find("file.bytes").unwrap();
             let query = Query { statistic, filters: vec![filter], breakdowns: vec!["client"] };

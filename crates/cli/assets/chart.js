@@ -15,6 +15,9 @@ const NEXT = { file: ["client", "file", "op", "latency", "size"], strip: ["proce
 const CLOSED = ["(others)", "(no file)"];
 
 export class Chart {
+  /** Whether there is somebody to ask. */
+  asks = true;
+
   constructor(page, query) {
     this.page = page;
     this.query = query;
@@ -220,6 +223,11 @@ export class Chart {
     const without = (filter) => this.set(this.built(chart.filters.filter((other) => other !== filter), chart.breakdowns));
     this.chips.replaceChildren(...chart.filters.map((filter) =>
       el("button.chip", { title: "take this filter away", onclick: () => without(filter) }, filter.text.slice(1, -1), " \u2715")));
+    this.remarks();
+  }
+
+  /** What must be known of the figures. */
+  remarks() {
     const says = [];
     const silent = this.found.processes.filter((p) => !p.answers);
     const named = (left) => silent.filter((p) => (p.recorded_s !== null) === left).map((p) => p.process).join(", ");
@@ -244,7 +252,7 @@ export class Chart {
     const latencies = rows.some((row) => row.p50_us !== null && row.p50_us !== undefined) && chart.axis !== "latency";
     const seconds = Math.max(this.seconds(), 1);
     const cells = (row) => {
-      const open = chart.breakdowns.length > 0 && !CLOSED.includes(row.name);
+      const open = this.asks && chart.breakdowns.length > 0 && !CLOSED.includes(row.name);
       const into = () => this.drill(chart.breakdowns.map((by) => ({ by, text: `[${by}=${quoted(row.key[by])}]` })));
       const dot = heat ? null : el("i.dot");
       if (dot) dot.style.background = rows.indexOf(row) < PALETTE.length ? colour(PALETTE[rows.indexOf(row)]) : "transparent";

@@ -2,7 +2,7 @@
 // it can be read in grey, on paper and by who sees colours differently. The square root keeps what is rare visible; a cell
 // with anything in it has at least a sixth of the colour, and single slow operations are drawn larger than their cell.
 
-import { amount, clock, colour } from "/words.js";
+import { amount, colour, when } from "/words.js";
 import { drawMarks } from "/lines.js";
 
 const LEFT = 62, RIGHT = 14, TOP = 22, BOTTOM = 26;
@@ -140,7 +140,7 @@ export class Heat {
     for (let n = 0; n <= ticks; n++) {
       const at = from + ((to - from) * n) / ticks;
       context.textAlign = n === 0 ? "left" : n === ticks ? "right" : "center";
-      context.fillText(clock(at), this.x(at), height - BOTTOM + 7);
+      context.fillText(when(at, to - from), this.x(at), height - BOTTOM + 7);
     }
   }
 
@@ -187,8 +187,9 @@ export class Heat {
     this.tip.hidden = n < 0;
     if (n < 0) return;
     const count = row?.steps[n];
+    const [from, to] = this.chart.page.window();
     const band = `${this.starts[place.bucket]} to ${this.starts[place.bucket + 1]}`;
-    this.tip.textContent = `${clock(this.times[n])}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
+    this.tip.textContent = `${when(this.times[n], to - from)}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
     this.tip.style.left = Math.min(place.x + 12, this.size.width - 210) + "px";
     this.tip.style.top = place.y + 14 + "px";
   }

@@ -1,6 +1,6 @@
 // Lines over time, by uPlot. A second in which nothing was recorded is a gap.
 
-import { amount, clock, colour } from "/words.js";
+import { amount, colour, when } from "/words.js";
 
 /** Rows that have a line of their own. */
 const LINES_MAX = 8;
@@ -59,7 +59,7 @@ export class Lines {
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         scales: { x: { time: true, range: () => this.chart.page.window() }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] } },
         axes: [
-          { ...axis, values: (_, all) => all.map((at) => clock(at)), space: 80, size: 26 },
+          { ...axis, values: (_, all) => all.map((at) => when(at, this.span())), space: 80, size: 26 },
           { ...axis, size: 62, values: (_, all) => all.map((value) => amount(value, unit)) },
         ],
         series: [{}, ...shown.map((row, at) => ({ label: row.name, stroke: colour(PALETTE[at]), width: 1.6, points: { show: false }, spanGaps: false }))],
@@ -78,6 +78,11 @@ export class Lines {
     } else {
       this.plot.setData(data);
     }
+  }
+
+  span() {
+    const [from, to] = this.chart.page.window();
+    return to - from;
   }
 
   destroy() {

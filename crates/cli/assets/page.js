@@ -3,12 +3,15 @@
 
 import { Chart } from "/chart.js";
 import { Hardware } from "/hardware.js";
-import { ask, clock, copy } from "/words.js";
+import { ask, clock, copy, when } from "/words.js";
 
 const CHARTS_MAX = 16;
 const FIRST = ["file.ops[client]", "file.ops[latency]", "file.bytes[file]", "strip.ops[pdisk]"];
 /** Longest time that is shown by the second. */
 const BY_SECOND_MAX = 900;
+/** Longest time that is shown: hours are kept for years. */
+const SPAN_MAX = 366 * 86_400;
+const SPANS = [60, 300, 900, 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400];
 /** How often what a stream does not bring (quantiles, events, long times) is asked for. */
 const REFRESH_MS = 10_000;
 
@@ -80,7 +83,7 @@ class Page {
     const number = (name) => (given.has(name) && Number.isFinite(+given.get(name)) ? +given.get(name) : null);
     const sheet = this.worksheets.find((sheet) => sheet.name === given.get("worksheet"));
     const queries = sheet ? sheet.charts : given.getAll("q");
-    this.span = Math.min(Math.max(number("span") ?? 300, 10), 86_400);
+    this.span = Math.min(Math.max(number("span") ?? 300, 10), SPAN_MAX);
     const seconds = (us) => (us === null || us === undefined ? null : us / 1e6);
     const [from, to] = [number("from") ?? seconds(sheet?.from_at_us), number("to") ?? seconds(sheet?.to_at_us)];
     this.pinned = from !== null && to > from ? [from, to] : null;
@@ -127,13 +130,18 @@ class Page {
     this.changed();
   }
 
-  reload() { this.charts.forEach((chart) => chart.load()); }
+  reload() {
+    this.loaded = Date.now();
+    this.charts.forEach((chart) => chart.load());
+  }
 
   redraw() { this.charts.forEach((chart) => chart.found && chart.shown()); }
 
   refresh() {
     this.refreshEvents();
-    if (!this.pinned) this.reload();
+    // Of a long time a step is minutes or hours: it is not asked for anew before one has passed.
+    const due = Date.now() - this.loaded >= Math.min(this.step(), 3600) * 1000;
+    if (!this.pinned && (due || this.step() === 1)) this.reload();
   }
 
   async refreshEvents() {
@@ -206,7 +214,7 @@ class Page {
 
   zoom(factor) {
     const [from, to] = this.window();
-    const span = Math.min(Math.max((to - from) * factor, 10), 86_400);
+    const span = Math.min(Math.max((to - from) * factor, 10), SPAN_MAX);
     if (!this.pinned) { this.span = Math.round(span); return this.moved(); }
     const middle = (from + to) / 2;
     this.pin(middle - span / 2, Math.min(middle + span / 2, Math.floor(this.now())));
@@ -214,11 +222,11 @@ class Page {
 
   times() {
     const [from, to] = this.window();
-    at("when").textContent = `${clock(from)} to ${clock(to)}`;
+    at("when").textContent = `${when(from, to - from)} to ${when(to, to - from)}`;
     at("pause").textContent = this.pinned ? "Live" : "Pause";
     at("pause").setAttribute("aria-pressed", !!this.pinned);
     at("when").className = this.pinned ? "paused" : "live";
-    at("span").value = [60, 300, 900, 3600].includes(this.span) ? this.span : "";
+    at("span").value = SPANS.includes(this.span) ? this.span : "";
   }
 
   view(name) {

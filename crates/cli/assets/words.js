@@ -38,6 +38,13 @@ export function clock(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 }
 
+/** The same with its day, where the time shown is longer than one. */
+export function when(seconds, span) {
+  if (span <= 86_400) return clock(seconds);
+  const at = new Date(seconds * 1000);
+  return `${at.toLocaleDateString([], { month: "short", day: "numeric" })} ${at.toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" })}`;
+}
+
 /** A value as a query takes it. */
 export function quoted(value) {
   return /[|\]"\\]/.test(value) || value.trim() !== value || value === ""

@@ -59,6 +59,14 @@ pub fn line(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
 }
 
+/// Writes bytes as they are; who reads may stop reading.
+pub fn bytes(bytes: &[u8]) -> std::io::Result<()> {
+    match std::io::stdout().lock().write_all(bytes) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
 /// A bar for work with a known end; shown only on a terminal.
 pub fn progress(what: &'static str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");

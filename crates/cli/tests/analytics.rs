@@ -56,11 +56,13 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let cluster = &mounts.cluster;
     write_direct(&mounts.at(0, "heavy"), 300, 64 << 10);
     write_direct(&mounts.at(1, "light"), 40, 4096);
+    fs::create_dir(mounts.at(0, "logs")).unwrap();
+    write_direct(&mounts.at(1, "logs/deep"), 5, 4096);
     let (first, second) = (mounts.all[0].to_str().unwrap(), mounts.all[1].to_str().unwrap());
 
     // From client to file to latency.
     until("the seconds of the writes are closed", || {
-        total(cluster, "file.ops[op=write]") >= 340.0 && total(cluster, "file.ops[op=fsync]") >= 2.0
+        total(cluster, "file.ops[op=write]") >= 345.0 && total(cluster, "file.ops[op=fsync]") >= 3.0
     });
     let clients = query(cluster, "file.ops[op=write][client]");
     assert_eq!(values(&clients, "client"), [first, second]);
@@ -68,6 +70,15 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert_eq!(values(&files, "file"), ["/heavy"]);
     assert_eq!((&files["total"], &files["told_apart_percent"]), (&300.0.into(), &100.0.into()));
     assert_eq!(total(cluster, "file.ops[op=write][file=/light]"), 40.0);
+
+    // By what follows from a file: its directory, as far as it has a path, and its file system.
+    let directories = query(cluster, "file.ops[op=write][directory]");
+    assert_eq!(values(&directories, "directory"), ["/", "/logs"]);
+    assert_eq!(directories["rows"][0]["total"], 340.0);
+    assert_eq!(total(cluster, "file.ops[op=write][directory=/logs]"), 5.0);
+    assert_eq!(values(&query(cluster, "file.ops[directory=/logs][op=write][file]"), "file"), ["/logs/deep"]);
+    assert_eq!(values(&query(cluster, "strip.ops[op=prepare][fs]"), "fs"), ["fs1"]);
+    assert_eq!(total(cluster, "file.ops[op=write][fs=fs1]"), 345.0);
     let latencies = format!("file.ops[client={first}][file=/heavy][op=write][latency]");
     assert_eq!(total(cluster, &latencies), 300.0);
     let slowest = values(&query(cluster, &latencies), "latency").pop().unwrap();
@@ -80,7 +91,7 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert_eq!(values(&query(cluster, "file.ops[file=/heavy][op=write][size]"), "size"), ["64k"]);
     let written = "file.bytes[class=write]";
     for breakdown in ["", "[client]", "[file]", "[user][op]", "[size]", "[process]"] {
-        assert_eq!(total(cluster, &format!("{written}{breakdown}")), f64::from(300 * (64 << 10) + 40 * 4096));
+        assert_eq!(total(cluster, &format!("{written}{breakdown}")), f64::from(300 * (64 << 10) + 45 * 4096));
     }
 
     // By the second it is as much.
@@ -102,6 +113,28 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let figures = of_heavy.filter_map(|line| line.rsplit_once(',')?.1.parse::<f64>().ok());
     assert_eq!(figures.sum::<f64>(), 300.0);
 
+    // As Parquet it is the same lines; as HTML nothing is loaded.
+    let file = |name: &str| {
+        let path = cluster.dir().join(name);
+        let out = path.to_str().unwrap();
+        ok(&[
+            "analytics",
+            "export",
+            "file.ops[op=write][file]",
+            "--dir",
+            dir,
+            "--from",
+            "-30min",
+            "--out",
+            out,
+        ]);
+        fs::read(path).unwrap()
+    };
+    let parquet = file("exported.parquet");
+    assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+    let html = String::from_utf8(file("exported.html")).unwrap();
+    assert!(html.contains("/heavy") && html.starts_with("<!doctype html>") && !html.contains("src="));
+
     // Servers saw the same files, of the same client, on every pdisk; and half as much again as parity.
     let strips = format!("strip.bytes[client={first}][file=/heavy][op=prepare]");
     let bytes = total(cluster, &strips);
@@ -115,15 +148,17 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
 
     // A file that is gone is still told apart, and can be asked for.
     fs::remove_file(mounts.at(1, "light")).unwrap();
-    let gone = values(&query(cluster, "file.ops[op=write][file]"), "file").pop().unwrap();
-    assert!(gone.starts_with("removed ("), "{gone}");
+    let files = values(&query(cluster, "file.ops[op=write][file]"), "file");
+    let gone = files.iter().find(|file| file.starts_with("removed (")).unwrap_or_else(|| panic!("{files:?}"));
     assert_eq!(total(cluster, &format!("file.ops[op=write][file={gone}]")), 40.0);
 
     // What cannot be asked is told with what can.
     for (text, says) in [
         ("file.ops[client=nobody]", first),
         ("file.ops[file=/nothing]", "/heavy"),
-        ("file.ops[colour]", "possible: client, file"),
+        ("file.ops[directory=/nothing]", "/logs"),
+        ("file.ops[fs=none]", "possible: fs1"),
+        ("file.ops[colour]", "possible: client, fs, file"),
         ("file.opps", "possible: file.ops"),
     ] {
         let said = refused(&["analytics", "query", text, "--dir", dir, "--from", "-59m"]);
@@ -165,6 +200,37 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert!(live.status.success(), "{}", String::from_utf8_lossy(&live.stderr));
 }
 
+/// 20 writes of 1 MiB, and fsync after each second one; what fio says of it.
+fn fio(file: &Path) -> Value {
+    let fio = [
+        "--name=f",
+        "--rw=write",
+        "--bs=1m",
+        "--size=20m",
+        "--direct=1",
+        "--fsync=2",
+        "--output-format=json",
+    ];
+    let output =
+        Command::new("fio").args(fio).arg(format!("--filename={}", file.display())).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    said["jobs"][0].clone()
+}
+
+/// As many operations and bytes as fio counted; the latency that half of its fsyncs took at most lies in the same bucket, or
+/// in the next: fio measures from outside.
+fn agrees_with_fio(cluster: &Cluster, told: &Value) {
+    let fsyncs = told["sync"]["total_ios"].as_f64().unwrap();
+    until("fio's operations are counted", || total(cluster, "file.ops[op=fsync][file=/f0]") >= fsyncs);
+    assert_eq!(total(cluster, "file.ops[op=fsync][file=/f0]"), fsyncs);
+    assert_eq!(total(cluster, "file.bytes[op=write][file=/f0]"), told["write"]["io_bytes"].as_f64().unwrap());
+    let fio = told["sync"]["lat_ns"]["percentile"]["50.000000"].as_f64().unwrap() / 1e3;
+    let ours = query(cluster, "file.ops[op=fsync][file=/f0]")["rows"][0]["p50_us"].as_f64().unwrap();
+    // The end of a bucket, each at most half as long again as the one before.
+    assert!(ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5, "fio's median is {fio} us, ours below {ours} us");
+}
+
 #[test]
 fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m"]);
@@ -173,9 +239,8 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     cluster.kill(|name| name == "n2");
     cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 300ms on=write")]);
     cluster.wait_all_ok(Duration::from_secs(60));
-    for n in 0..10 {
-        write_direct(&cluster.mnt().join(format!("f{n}")), 2, 1 << 20);
-    }
+    let told = fio(&cluster.mnt().join("f0"));
+    agrees_with_fio(&cluster, &told);
     let prepares = "strip.ops[op=prepare][pdisk][process]";
     until("the prepares are counted", || total(&cluster, prepares) >= 60.0);
     let found = query(&cluster, prepares);

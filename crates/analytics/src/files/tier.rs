@@ -117,3 +117,50 @@ pub fn make_room(dir: &Path, tier: Tier, all: u64, more: u64) -> io::Result<()> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the files of a tier begin.
+    fn begins(dir: &Path, tier: Tier) -> Vec<u64> {
+        files(dir, tier).unwrap().iter().map(|file| file.begin).collect()
+    }
+
+    #[test]
+    fn the_oldest_of_its_own_tier_give_way_and_no_more_than_must() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        make_room(&dir.join("nothing"), Tier::Second, 0, 1).unwrap();
+        for begin in [900, 100, 500] {
+            fs::write(path(dir, Tier::Second, begin, 0), [0; 100]).unwrap();
+            fs::write(path(dir, Tier::Minute, begin, 0), [0; 100]).unwrap();
+        }
+        fs::write(path(dir, Tier::Second, 100, 1), [0; 10]).unwrap();
+        fs::write(dir.join("origin"), [0; 1000]).unwrap();
+
+        // Seconds have a quarter: 400 bytes, 310 of them taken.
+        make_room(dir, Tier::Second, 1600, 90).unwrap();
+        assert_eq!(begins(dir, Tier::Second), [100, 100, 500, 900]);
+        make_room(dir, Tier::Second, 1600, 91).unwrap();
+        assert_eq!(begins(dir, Tier::Second), [100, 500, 900], "the first of two that begin alike");
+        make_room(dir, Tier::Second, 1600, 200).unwrap();
+        assert_eq!(begins(dir, Tier::Second), [500, 900]);
+        // What can never fit takes all, and ends.
+        make_room(dir, Tier::Second, 0, 1).unwrap();
+        assert!(begins(dir, Tier::Second).is_empty());
+        assert_eq!(begins(dir, Tier::Minute), [100, 500, 900], "another tier's stay");
+        assert!(dir.join("origin").exists());
+    }
+
+    #[test]
+    fn there_are_never_too_many_files() {
+        let dir = tempfile::tempdir().unwrap();
+        for begin in 0..FILES_MAX as u64 {
+            fs::write(path(dir.path(), Tier::Hour, begin, 0), []).unwrap();
+        }
+        make_room(dir.path(), Tier::Hour, 1 << 30, 1).unwrap();
+        let left = begins(dir.path(), Tier::Hour);
+        assert_eq!((left.len(), left[0]), (FILES_MAX - 1, 1));
+    }
+}

@@ -55,10 +55,11 @@ impl Statistic {
         self.kind == Kind::Histogram
     }
 
-    /// All of its dimensions.
+    /// All of its dimensions. The directory is not recorded: who asks knows it by the file's path.
     pub fn all_dimensions(&self) -> impl Iterator<Item = &'static str> + use<> {
         let latency = self.has_latency().then_some("latency");
-        self.dimensions.iter().copied().chain(["process"]).chain(latency)
+        let directory = self.dimensions.contains(&"file").then_some("directory");
+        self.dimensions.iter().copied().chain(directory).chain(["process"]).chain(latency)
     }
 }
 
@@ -109,8 +110,8 @@ const fn family(
 use Kind::{Counter, Gauge, Histogram};
 use Measure::{Bytes, Operations};
 
-const FILE: &[&str] = &["client", "file", "user", "class", "op", "size"];
-const STRIP: &[&str] = &["client", "file", "pdisk", "class", "op", "size"];
+const FILE: &[&str] = &["client", "fs", "file", "user", "class", "op", "size"];
+const STRIP: &[&str] = &["client", "fs", "file", "pdisk", "class", "op", "size"];
 
 /// The whole table, in the order of the documentation.
 #[rustfmt::skip]

@@ -26,6 +26,8 @@ pub enum Analytics {
     /// What a query finds, step by step, as a file for other programs
     #[command(after_help = "Examples:
   ropewalk analytics export 'file.ops[client][latency]' --from -1h --format csv --out latency.csv
+  ropewalk analytics export 'file.ops[latency]' --from -1h --out latency.html     to be looked at, without a network
+  ropewalk analytics export 'file.bytes[file][op]' --from -1d --step 1min --out files.parquet
   ropewalk analytics export 'strip.bytes[pdisk]' --from -10m --step 10s --format json --out - | jq '.rows[0].steps'")]
     Export(AnalyticsExport),
     /// What can be asked: every statistic with its unit and dimensions
@@ -88,6 +90,11 @@ pub enum Worksheet {
     /// The charts of one, as JSON
     #[command(after_help = "Example:\n  ropewalk analytics worksheet show writes > writes.json")]
     Show(WorksheetName),
+    /// What one shows, all of its charts in one file
+    #[command(after_help = "Examples:
+  ropewalk analytics worksheet export outage --out outage.html             to be looked at, without a network
+  ropewalk analytics worksheet export writes --from -1h --step 10s --out writes.parquet")]
+    Export(WorksheetExport),
     /// Forget one
     #[command(after_help = "Example:\n  ropewalk analytics worksheet remove writes")]
     Remove(WorksheetName),
@@ -110,6 +117,28 @@ pub struct WorksheetName {
     pub dir: Dir,
     /// Its name
     pub name: String,
+}
+
+#[derive(Args)]
+pub struct WorksheetExport {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
+    /// From so long ago, or from this time on [default: the worksheet's own, else -5m]
+    #[arg(long, value_parser = when, allow_hyphen_values = true)]
+    pub from: Option<When>,
+    /// Up to so long ago, or to this time [default: the worksheet's own, else now]
+    #[arg(long, value_parser = when, allow_hyphen_values = true)]
+    pub to: Option<When>,
+    /// A figure for each step of so long, 1 s at least [default: some 360 steps]
+    #[arg(long, value_parser = span)]
+    pub step: Option<Duration>,
+    /// Rows of each chart; the rest is summed up as (others)
+    #[arg(long, default_value_t = 100)]
+    pub rows: usize,
+    #[command(flatten)]
+    pub to_file: ExportTo,
 }
 
 /// A point in time, as it is written.
@@ -174,22 +203,33 @@ pub struct AnalyticsQuery {
 /// A form of exported figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum ExportFormat {
+    /// One file for a browser: charts and heat maps, without a network
+    Html,
     /// Comma-separated values: a line for each row and step
     Csv,
     /// As `query --json`
     Json,
+    /// The same lines as csv, for DuckDB, pandas and the like
+    Parquet,
+}
+
+/// Where an export goes.
+#[derive(Args)]
+pub struct ExportTo {
+    /// Its form [default: by the end of the file's name, else csv]
+    #[arg(long, value_enum)]
+    pub format: Option<ExportFormat>,
+    /// Where it goes; `-` is standard output
+    #[arg(long, value_hint = clap::ValueHint::FilePath)]
+    pub out: PathBuf,
 }
 
 #[derive(Args)]
 pub struct AnalyticsExport {
     #[command(flatten)]
     pub asked: Asked,
-    /// Its form
-    #[arg(long, value_enum, default_value_t = ExportFormat::Csv)]
-    pub format: ExportFormat,
-    /// Where it goes; `-` is standard output
-    #[arg(long, value_hint = clap::ValueHint::FilePath)]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub to: ExportTo,
 }
 
 /// `-5m`, `5m`, `now` and `2026-11-25T10:00`.

@@ -2,9 +2,9 @@
 //! Names in it (mounts, nodes, paths) become the numbers under which they were recorded, and back. A process that does
 //! not answer is named; what it had recorded is missing from the sums.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
-use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Want};
+use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Value, Want};
 use anyhow::{Context, Result, anyhow, bail};
 use base::{
     stats::{Measure, STATISTICS, Set, Source},
@@ -180,7 +180,7 @@ impl Watch {
     }
 
     /// What everyone and these files are called, to be recorded.
-    pub async fn names_of(&mut self, files: &[analytics::Value]) -> Result<String> {
+    pub async fn names_of(&mut self, files: &[Value]) -> Result<String> {
         self.names.learn(self.link.as_ref(), files.iter()).await;
         self.names.text()
     }
@@ -192,6 +192,10 @@ impl Watch {
         let (now, mut span) = (self.now(), span);
         let mut numbered = query.clone();
         self.number(&mut numbered, now, span).await?;
+        numbered.breakdowns = recorded(&query.breakdowns);
+        // Names become shorter, but a directory becomes its files.
+        Query::parse(&numbered.to_string())
+            .context("more files than can be asked about at a time: ask for less")?;
         let (mut answer, mut processes) = self.put(&numbered, now, span, 1).await?;
         let unit = u64::from(answer.resolution);
         if unit > 1 {
@@ -199,15 +203,40 @@ impl Watch {
             (answer, processes) = self.put(&numbered, now, span, unit).await?;
         }
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
+        if query.breakdowns.contains(&"directory") {
+            self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
+            self.by_directory(&query, &numbered.breakdowns, &mut answer);
+        }
         answer.shorten(rows_max);
         let rows = std::mem::take(&mut answer.rows);
         self.names.learn(self.link.as_ref(), rows.iter().flat_map(|(key, _)| key)).await;
-        let shown = |(key, row): (Vec<analytics::Value>, AnswerRow)| {
+        let shown = |(key, row): (Vec<Value>, AnswerRow)| {
             let values = query.breakdowns.iter().zip(&key);
             (values.map(|(dimension, value)| self.names.show(dimension, value)).collect(), row)
         };
         let rows = rows.into_iter().map(shown).collect();
         Ok(Found { query, span, now, rows, answer, processes, total, coverage })
+    }
+
+    /// Rows of files become rows of the directories that they are in, where those are asked for.
+    fn by_directory(&self, query: &Query, recorded: &[&str], answer: &mut Answer) {
+        let mut rows: BTreeMap<Vec<Value>, AnswerRow> = BTreeMap::new();
+        for (key, row) in answer.rows.drain(..) {
+            let value = |dimension: &&'static str| {
+                let at = recorded
+                    .iter()
+                    .position(|name| name == dimension || *dimension == "directory" && *name == "file");
+                match at.and_then(|at| key.get(at)) {
+                    Some(file @ Value::File(..)) if *dimension == "directory" => {
+                        Value::Text(self.names.show("directory", file))
+                    }
+                    Some(value) => value.clone(),
+                    None => Value::Other,
+                }
+            };
+            rows.entry(query.breakdowns.iter().map(value).collect()).or_default().merge(&row);
+        }
+        answer.rows = rows.into_iter().collect();
     }
 
     /// Puts a query without names to all who may know.
@@ -289,6 +318,8 @@ impl Watch {
                     "client" | "process" => vec![self.member(dimension, &want.text, of_mounts)?],
                     "peer" => vec![self.names.peer_of(&want.text)],
                     "file" => self.files_of(query, &want.text, now, span).await?,
+                    "directory" => self.files_used(query, dimension, &want.text, now, span).await?,
+                    "fs" => vec![self.names.fs_of(&want.text)?],
                     // As it is shown.
                     "user" => vec![want.text.strip_prefix("uid ").unwrap_or(&want.text).to_owned()],
                     _ => vec![want.text.clone()],
@@ -297,6 +328,9 @@ impl Watch {
                 numbered.extend(found.into_iter().map(|text| Want { text, bucket }));
             }
             query.filters[at].wanted = numbered;
+            if dimension == "directory" {
+                query.filters[at].dimension = "file";
+            }
         }
         Ok(())
     }
@@ -317,6 +351,18 @@ impl Watch {
         if bare.split_once(':').is_some_and(|(fs, inode)| number(fs) && number(inode)) {
             return Ok(vec![bare.to_owned()]);
         }
+        self.files_used(query, "file", path, now, span).await
+    }
+
+    /// The files of that path, or in that directory, that were used in the time asked about.
+    async fn files_used(
+        &mut self,
+        query: &Query,
+        dimension: &str,
+        path: &str,
+        now: u64,
+        span: Span,
+    ) -> Result<Vec<String>> {
         // A file that was used is one, even if no byte of it was.
         let of_operations = |set| Source::Operations(set, Measure::Operations);
         let statistic = match query.statistic.source {
@@ -328,20 +374,35 @@ impl Watch {
         let (answer, _) = self.put(&all, now, Span { step: 0, ..span }, 1).await?;
         self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
         let found = answer.rows.iter().filter_map(|(key, _)| match key.first() {
-            Some(value @ analytics::Value::File(fs, inode)) if self.names.show("file", value) == path => {
+            Some(value @ Value::File(fs, inode)) if self.names.show(dimension, value) == path => {
                 Some(format!("{fs}:{inode}"))
             }
             _ => None,
         });
         let found: Vec<String> = found.collect();
         if found.is_empty() {
-            let known = answer.rows.iter().take(8).map(|(key, _)| self.names.show("file", &key[0]));
-            let known: Vec<String> = known.collect();
+            let mut known: Vec<String> = Vec::new();
+            for shown in answer.rows.iter().map(|(key, _)| self.names.show(dimension, &key[0])) {
+                if known.len() < 8 && !known.contains(&shown) {
+                    known.push(shown);
+                }
+            }
             bail!(
-                "no file {path:?} was used in that time; the first of those that were: {}",
+                "no {dimension} {path:?} was used in that time; the first of those that were: {}",
                 known.join(", ")
             );
         }
         Ok(found)
     }
+}
+
+/// What is recorded of what is asked for: a directory is one of the file's path.
+fn recorded(breakdowns: &[&'static str]) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    for breakdown in breakdowns.iter().map(|name| if *name == "directory" { "file" } else { *name }) {
+        if !all.contains(&breakdown) {
+            all.push(breakdown);
+        }
+    }
+    all
 }

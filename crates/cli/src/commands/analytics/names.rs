@@ -122,6 +122,19 @@ impl Names {
         node.map_or(name, |(label, _)| label.as_str()).to_owned()
     }
 
+    /// The number of a file system of that name, or of the number itself.
+    pub fn fs_of(&self, name: &str) -> Result<String> {
+        let found = self.filesystems.iter().find(|(_, called)| *called == name).map(|(fs, _)| fs.to_string());
+        match found.or_else(|| name.parse::<u32>().ok().map(|fs| fs.to_string())) {
+            Some(fs) => Ok(fs),
+            None => {
+                let known: BTreeSet<&str> = self.filesystems.values().map(String::as_str).collect();
+                let known: Vec<&str> = known.into_iter().collect();
+                bail!("there is no file system {name:?}; possible: {}", known.join(", "))
+            }
+        }
+    }
+
     /// Asks for the paths of files that are not known yet. What cannot be had stays a number.
     pub async fn learn<'a>(&mut self, link: Option<&Link>, values: impl Iterator<Item = &'a Value>) {
         // A recording brings its own.
@@ -156,6 +169,7 @@ impl Names {
         match (dimension, value) {
             (_, Value::Other) => "(others)".to_owned(),
             (_, Value::File(_, 0)) => "(no file)".to_owned(),
+            ("directory", file @ Value::File(..)) => directory_of(&self.show("file", file)),
             (_, Value::File(fs, inode)) => {
                 // With one file system its name says nothing.
                 let of = match self.filesystems.len() {
@@ -168,6 +182,10 @@ impl Names {
                     Some(path) => format!("{of}/{path}"),
                     None => format!("{fs}:{inode}"),
                 }
+            }
+            ("fs", Value::Number(fs)) => {
+                let name = u32::try_from(*fs).ok().and_then(|fs| self.filesystems.get(&fs));
+                name.cloned().unwrap_or_else(|| fs.to_string())
             }
             ("client", Value::Number(session)) => self.session(*session),
             ("user", Value::Number(user)) => format!("uid {user}"),
@@ -186,6 +204,15 @@ impl Names {
     }
 }
 
+/// The directory that a path as it is shown lies in; the root's is itself. What has no path has none.
+fn directory_of(path: &str) -> String {
+    match path.rsplit_once('/') {
+        None => "(unknown)".to_owned(),
+        Some((of, _)) if of.is_empty() || of.ends_with(':') => format!("{of}/"),
+        Some((of, _)) => of.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use analytics::Query;
@@ -201,6 +228,9 @@ mod tests {
         assert_eq!(names.show("file", &Value::File(1, 7)), "/a/b");
         assert_eq!(names.show("file", &Value::File(1, 8)), "removed (1:8)");
         assert_eq!(names.show("file", &Value::File(1, 9)), "1:9");
+        let directory = |inode| names.show("directory", &Value::File(1, inode));
+        assert_eq!([directory(7), directory(8), directory(1)], ["/a", "(unknown)", "/"]);
+        assert_eq!((directory_of("fs1:/a"), directory_of("fs1:/a/b")), ("fs1:/".into(), "fs1:/a".into()));
         assert_eq!(names.show("client", &Value::Number(5)), "/mnt/a");
         assert_eq!(names.sessions_of("/mnt/a").unwrap(), ["5"]);
         assert_eq!(names.sessions_of(&names.show("client", &Value::Number(6))).unwrap(), ["6"]);

@@ -143,7 +143,12 @@ fn there(dir: &ClusterDir, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `ropewalk analytics worksheet ...`.
+/// One that must be there.
+pub fn find(dir: &ClusterDir, name: &str) -> Result<Worksheet> {
+    read(&there(dir, name)?)
+}
+
+/// `ropewalk analytics worksheet ...`, but for its export.
 pub fn worksheet(command: &Command) -> Result<()> {
     match command {
         Command::Save(WorksheetSave { dir, name, charts }) => {
@@ -158,7 +163,8 @@ pub fn worksheet(command: &Command) -> Result<()> {
             output::table(&["WORKSHEET", "CHARTS", "MARKS"], all.into_iter().map(row).collect());
             Ok(())
         }
-        Command::Show(name) => output::json(&read(&there(&name.dir.open()?, &name.name)?)?),
+        Command::Show(name) => output::json(&find(&name.dir.open()?, &name.name)?),
+        Command::Export(_) => bail!("a worksheet is exported with what it shows"),
         Command::Remove(name) => {
             let path = there(&name.dir.open()?, &name.name)?;
             fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))

@@ -1,7 +1,7 @@
 //! What the page asks for, as JSON: the same query text as the command line's, and the same answer, with what a chart
 //! needs beside it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use axum::{
@@ -11,20 +11,14 @@ use axum::{
 };
 use base::stats::{self, STATISTICS};
 use serde_json::{Value, json};
-use wire::mgr::{MgrReply, MgrRequest};
 
 use super::{
-    super::{
-        ask::{Found, Span},
-        figures,
-        params::Params,
-        show, worksheets,
-    },
+    super::{ask::Span, chart, params::Params, worksheets},
     asking::Asking,
 };
 
-/// Longest span, seconds.
-const SPAN_MAX: u64 = 24 * 3600;
+/// Longest span, seconds: hours are kept for years.
+const SPAN_MAX: u64 = 366 * 86_400;
 /// Figures of a row.
 const STEPS_MAX: u64 = 3600;
 /// Events that are shown, the newest.
@@ -66,60 +60,17 @@ pub async fn query(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
         }
         let span = Span { from_ago: now - from, to_ago: now - to, step };
         let rows = params.number("rows")?.unwrap_or(30) as usize;
-        Ok(found(&asking.ask(text, span, rows).await?))
+        Ok(chart::json(&asking.ask(text, span, rows).await?))
     };
     answer(asked.await)
-}
-
-/// An answer with what a chart needs: its groups one by one, and where the buckets of an axis lie.
-pub fn found(found: &Found) -> Value {
-    let mut value = show::json(found);
-    let query = &found.query;
-    let filter = |filter: &analytics::Filter| json!({ "by": filter.dimension, "text": filter.to_string() });
-    let dimensions: Vec<&str> = query.statistic.all_dimensions().collect();
-    let axis = query.breakdowns.first().copied().filter(|d| matches!(*d, "latency" | "size"));
-    value["chart"] = json!({
-        "statistic": query.statistic.name,
-        "level": query.statistic.kind == stats::Kind::Gauge,
-        "filters": query.filters.iter().map(filter).collect::<Vec<_>>(),
-        "breakdowns": query.breakdowns,
-        "dimensions": dimensions,
-        "recorded": found.answer.recorded,
-        "axis": axis,
-        "now_at_us": found.now * 1_000_000,
-    });
-    if let (Some(axis), Some(rows)) = (axis, value["rows"].as_array_mut()) {
-        for (row, (values, _)) in rows.iter_mut().zip(&found.rows) {
-            row["bucket"] = analytics::bucket(axis, &values[0]).into();
-        }
-        let numbers = rows.iter().filter_map(|row| row["bucket"].as_u64());
-        let (low, high) = numbers.fold((u64::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
-        if low <= high {
-            let name = |bucket| (bucket, begins(axis, bucket));
-            let starts: BTreeMap<u64, String> = (low..=high + 1).map(name).collect();
-            value["chart"]["starts"] = json!(starts);
-        }
-    }
-    value
-}
-
-/// Where a bucket begins, as a query takes it.
-fn begins(axis: &str, bucket: u64) -> String {
-    match axis {
-        "latency" => figures::latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
-        _ if bucket == 0 => "none".to_owned(),
-        _ => base::ByteSize(1 << (bucket - 1).min(63)).to_string(),
-    }
 }
 
 /// GET /api/events: what happened to the cluster, for marks in the charts.
 pub async fn events(State(asking): State<Arc<Asking>>) -> Response {
     let asked = asking.with_link(async |link| {
-        let MgrReply::Events(events) = link.manager(&MgrRequest::Events { after: 0 }).await? else {
-            bail!("unexpected answer from the manager to Events");
-        };
+        let events = chart::events(&link).await?;
         let newest = &events[events.len().saturating_sub(EVENTS_MAX)..];
-        Ok(newest.iter().map(|e| json!({ "at_us": e.at.secs * 1_000_000, "text": e.text })).collect())
+        Ok(newest.iter().map(|mark| json!({ "at_us": mark.from_at_us, "text": mark.text })).collect())
     });
     answer(asked.await)
 }

@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use super::{
-    super::{ask::Span, params::Params},
-    api,
+    super::{ask::Span, chart, params::Params},
     asking::{Asking, PAGES_MAX, ROWS_MAX},
 };
 
@@ -82,7 +81,7 @@ async fn look(asking: &Arc<Asking>, queries: &[String]) -> Vec<Value> {
                 at,
                 found.map_or_else(
                     |error| json!({ "error": format!("{error:#}") }),
-                    |found| api::found(&found),
+                    |found| chart::json(&found),
                 ),
             )
         });
