@@ -16,7 +16,7 @@ mod registers;
 #[path = "common/work.rs"]
 mod work;
 
-use std::{fs, net::TcpListener, thread, time::Instant};
+use std::{fs, net::TcpListener, path::Path, thread, time::Instant};
 
 use common::{Cluster, Random, ok, refused, seed, until};
 use mounts::Mounts;
