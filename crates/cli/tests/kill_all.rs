@@ -7,7 +7,7 @@ mod common;
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::FileExt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -116,10 +116,11 @@ fn nothing_fsynced_is_lost_when_everything_is_killed() {
     let mut acked_writes = 0;
     for round in 0..rounds {
         let stop = AtomicBool::new(false);
+        let checked = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for (writer, record) in records.iter().enumerate() {
                 let seed = random.next();
-                let (stop, path) = (&stop, path(writer));
+                let (stop, checked, path) = (&stop, &checked, path(writer));
                 scope.spawn(move || {
                     let mut record = record.lock();
                     let file = OpenOptions::new()
@@ -130,9 +131,12 @@ fn nothing_fsynced_is_lost_when_everything_is_killed() {
                         .open(path)
                         .expect("open");
                     check(&file, writer, &mut record, round);
+                    checked.fetch_add(1, Ordering::Relaxed);
                     write_until_killed(&file, writer, &mut record, &mut Random(seed), stop);
                 });
             }
+            // Nobody may still read when the mount is killed.
+            common::until("all have checked", || checked.load(Ordering::Relaxed) == WRITERS);
             std::thread::sleep(Duration::from_millis(300 + random.below(1500)));
             cluster.kill(|_| true);
             stop.store(true, Ordering::Relaxed);

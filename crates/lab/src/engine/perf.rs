@@ -18,8 +18,8 @@ use crate::{
     plan::Step,
 };
 
-/// From starting the processes to their common start.
-const LEAD: Duration = Duration::from_millis(700);
+/// From starting the processes to their common start. Who begins later than that fails: a busy machine takes a second.
+const LEAD: Duration = Duration::from_millis(1500);
 /// How long making one file for a reading cell may take, and how long a job may, in seconds.
 const JOB_MAX: f64 = 600.0;
 

@@ -7,18 +7,15 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use wire::mgr::{MgrError, MgrReply};
 
-use super::{Manager, several::records, shared::Inner};
+use super::{
+    Manager,
+    several::records,
+    shared::{Dump, Inner},
+};
 use crate::store::Snapshot;
 
 /// How long a snapshot is kept that nobody asks for.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-
-/// What is dumped from.
-pub(super) struct Dump {
-    number: u64,
-    snapshot: Snapshot,
-    asked: Instant,
-}
 
 impl Manager {
     /// A part of a dump, from behind a key on.

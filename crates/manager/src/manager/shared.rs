@@ -22,14 +22,21 @@ use wire::{
     mgr::{AuthorityReport, MgrError, MgrReply},
 };
 
-use super::{dump::Dump, stopping};
+use super::stopping;
 use crate::{
     apply::Writer,
     cluster::{Event, Holders, Ticket},
     event_log::EventLog,
     namespace::DirHash,
-    store::{Confirmed, Following, Store},
+    store::{Confirmed, Following, Snapshot, Store},
 };
+
+/// What is dumped from.
+pub(super) struct Dump {
+    pub number: u64,
+    pub snapshot: Snapshot,
+    pub asked: Instant,
+}
 
 /// How often the cluster looks at the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
