@@ -68,7 +68,13 @@ fn a_wrong_byte_fails_the_workload_and_right_ones_do_not() {
     assert!(said.contains(&format!("{JOBS} jobs, {JOBS} of them right")), "{said}");
     assert_eq!(jobs(&good).values().map(|(right, _)| *right).sum::<u64>(), JOBS as u64);
     assert!(jobs(&good).len() == 6, "six tests: {:?}", jobs(&good));
-    let logs = Path::new(&good).join("logs/jobs-1");
+    // One plan, and one cell of it.
+    let mut logs = Path::new(&good).join("logs");
+    for _ in 0..2 {
+        let within = entries(&logs);
+        assert_eq!(within.len(), 1, "{within:?}");
+        logs.extend(within);
+    }
     assert_eq!(entries(&logs).len(), JOBS);
     let log = fs::read_to_string(logs.join("n1-gsort-1.log")).unwrap();
     assert!(log.starts_with("NOTE: sort gsort used (Total process time):\n      real time "), "{log}");
