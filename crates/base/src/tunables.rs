@@ -16,6 +16,6 @@ mod values;
 pub use attributes::{Change, Scope};
 pub use error::TunableError;
 pub use scale::elsewhere;
-pub use setting::{Choice, ConnCount, IoEngine, LogLevel, TransferMode, parse_duration};
+pub use setting::{Choice, ConnCount, IoEngine, LogLevel, TransferMode, TransportMode, parse_duration};
 pub use show::{Mark, ShowRow, explain, markdown};
 pub use table::{ROWS, Row, Tunables};
