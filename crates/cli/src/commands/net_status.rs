@@ -66,9 +66,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "UNANSWERED",
             "BYTES",
         ],
-        false => {
-            &["PROCESS", "PEER", "CONNECTIONS", "BY", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"]
-        }
+        false => &["PROCESS", "PEER", "CONNS", "BY", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"],
     };
     output::table(head, rows);
     remarks.iter().for_each(output::line);
