@@ -24,8 +24,8 @@ pub use report::{ClientReport, Report, TimesReport};
 pub use result::{ClientResult, Connection, ServerResult};
 pub use server::Server;
 pub use spec::{
-    CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, SIZE_MAX, Spec, THREADS_MAX, TTIME_MAX,
-    Transporting,
+    CONNECTIONS_MAX, Dispatching, Kind, NOT_SHARED, PARALLEL_MAX, Parallel, SIZE_MAX, Spec, THREADS_MAX,
+    TTIME_MAX, Transporting,
 };
 pub(crate) use tester::process_cpu_seconds;
 pub use times::Times;

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     cell::{Cell, Figures, Latency},
+    netperf::NOT_SHARED,
     plan::Step,
 };
 
@@ -97,6 +98,10 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         // Reaching the servers and placing connections came first.
         if let Some(began) = Instant::now().checked_sub(Duration::from_secs_f64(context.seconds)) {
             context.load_begins(began);
+        }
+        // A figure of TCP under the name of the other would be worse than none.
+        if let Some(note) = one.notes.iter().find(|note| note.ends_with(NOT_SHARED)) {
+            return Err(EngineError::Target(note.clone()));
         }
         sum.bytes += one.bytes;
         sum.operations += one.operations;

@@ -11,6 +11,8 @@ pub(super) fn endpoint_config() -> Result<net::EndpointConfig, NetperfError> {
     Ok(net::EndpointConfig {
         cluster,
         identity,
+        // The side that connects says by what.
+        transport: net::Transport::Auto,
         cipher_list: base::CipherList::Empty,
         role: net::Role::Lab,
         ..net::EndpointConfig::default()

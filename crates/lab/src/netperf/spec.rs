@@ -120,6 +120,9 @@ pub enum Dispatching {
     Pinned,
 }
 
+/// What a result says of a peer whose connections were to go by memory, and do not.
+pub const NOT_SHARED: &str = "some go by TCP: memory could not be shared";
+
 /// [`net::Transport`], as it is written and sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

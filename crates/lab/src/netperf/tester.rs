@@ -27,7 +27,7 @@ use super::{
     message::{Data, INLINE_MAX, op},
     payload::{Message, Pattern, check},
     result::{ClientResult, Connection},
-    spec::{Kind, Parallel, Spec, Transporting},
+    spec::{Kind, NOT_SHARED, Parallel, Spec, Transporting},
     times::Times,
 };
 
@@ -230,7 +230,7 @@ impl Client {
             result.placement.extend(placed.map(|(addr, p)| format!("{addr}: {}", p.reason)));
             let bulk = peer.connections.iter().filter(|c| c.lane == Lane::Bulk);
             if self.spec.transport == Transporting::Shm && bulk.clone().any(|c| c.transport != "shm") {
-                result.placement.push(format!("{}: some go by TCP: memory could not be shared", peer.name));
+                result.placement.push(format!("{}: {NOT_SHARED}", peer.name));
             }
             result.connections.extend(bulk.map(|c| Connection {
                 local: c.local.to_string(),
