@@ -341,7 +341,11 @@ fn investigations() {
             .map(|q| format!("q={}", q.replace('[', "%5B").replace(']', "%5D").replace('=', "%3D")))
             .collect();
         browser.open(&format!("http://127.0.0.1:{port}/?{of}#{}&span={span}", queries.join("&")));
-        browser.until("ropewalk.charts.every((chart) => chart.rows.size > 0)");
+        // A page that has no charts yet must not be paused: it would forget which it was to show.
+        let count = queries.len();
+        browser.until(&format!(
+            "ropewalk.charts.length === {count} && ropewalk.charts.every((chart) => chart.rows.size > 0)"
+        ));
     };
     let picture = |name: &str| {
         let path = place.join(name);
@@ -363,7 +367,7 @@ fn investigations() {
         }
     }
     show("sizes", &["file.bytes[op=read][size]", "process.cpu_us[process]"], 40);
-    browser.size(900, 940);
+    browser.size(840, 860);
     std::thread::sleep(Duration::from_millis(400)); // it draws anew a moment after its size has changed
     browser.key(" ");
     browser.until("ropewalk.pinned && ropewalk.charts.every((chart) => chart.rows.size > 1)");
