@@ -52,7 +52,8 @@ impl Keeper {
     fn head(&self) -> &'static str {
         match self {
             Keeper::Networkd(_) => "[Link]\n",
-            Keeper::Dispatcher => "[ \"$2\" = up ] || exit 0\n",
+            // Another interface's line is no failure, which NetworkManager would log.
+            Keeper::Dispatcher => "trap 'exit 0' EXIT\n[ \"$2\" = up ] || exit 0\n",
             _ => "",
         }
     }

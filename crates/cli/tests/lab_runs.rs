@@ -189,7 +189,7 @@ fn plans_can_be_printed_and_run_from_a_file() {
     let list: Value = serde_json::from_str(&ok(&["lab", "list", "--json"])).unwrap();
     let names: Vec<&str> =
         list.as_array().unwrap().iter().map(|plan| plan["name"].as_str().unwrap()).collect();
-    assert!(names.len() >= 20, "{names:?}");
+    assert!(names.len() >= 21, "{names:?}");
     for name in names {
         assert!(ok(&["lab", "plan", name]).contains(&format!("name = \"{name}\"")));
     }

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
+#[path = "common/process.rs"]
+mod process;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    process::{Child, Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
@@ -17,6 +18,7 @@ use std::{
 use bytes::Bytes;
 use common::*;
 use net::{Call, CallError, Endpoint, EndpointConfig, Lane};
+use process::Process;
 use tokio::{io::AsyncWriteExt, time::timeout};
 use wire::frame::{Header, PAYLOAD_LEN_MAX};
 
@@ -57,32 +59,9 @@ fn client_process() {
     });
 }
 
-struct Process {
-    child: Child,
-    addr: SocketAddr,
-}
-
 impl Process {
     fn start(listen: &str) -> Process {
         Process::run("server_process", SERVER, listen)
-    }
-    fn run(role: &str, variable: &str, addr: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", role, "--nocapture"])
-            .env(variable, addr)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let addr = lines.map_while(Result::ok).find_map(|l| l.strip_prefix("listening ").map(str::to_owned));
-        Process { child, addr: addr.expect("the server says where it listens").parse().unwrap() }
-    }
-    fn signal(&self, signal: &str) {
-        assert!(
-            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
-        );
     }
     /// Stops it, and waits until each of its threads has stopped.
     fn stop(&self) {
@@ -131,13 +110,6 @@ impl Process {
             }
         };
         timeout(SOON, settled).await.unwrap_or_else(|_| panic!("{before:?}, now {:?}", self.counts()))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

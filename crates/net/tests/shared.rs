@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
+#[path = "common/process.rs"]
+mod process;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
+    io::Read,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -20,6 +21,7 @@ use base::CipherList::{AuthOnly, Default as All, Empty};
 use bytes::Bytes;
 use common::*;
 use net::{Call, CallError, Destination, Endpoint, EndpointConfig, Lane, Peer, Transport};
+use process::Process;
 use tokio::time::timeout;
 
 /// Says that this process is a server.
@@ -168,34 +170,8 @@ fn server_process() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-struct Process(Child, SocketAddr);
-
-impl Process {
-    fn start(listen: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process", "--nocapture"])
-            .env(SERVER, listen)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let addr = lines.map_while(Result::ok).find_map(|l| l.strip_prefix("listening ").map(str::to_owned));
-        Process(child, addr.expect("the server says where it listens").parse().unwrap())
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(listen: &str) -> Process {
+    Process::run("server_process", SERVER, listen)
 }
 
 /// Mappings of such memory, with all of a peer's endpoints.
@@ -221,8 +197,8 @@ fn peers_are_stopped_and_killed_in_the_middle() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Process::start("127.0.0.1:0");
-        let addr = server.1;
+        let server = start("127.0.0.1:0");
+        let addr = server.addr;
         let client = Endpoint::start(EndpointConfig {
             heartbeat_interval: Duration::from_millis(200),
             heartbeat_timeout: Duration::from_millis(800),
@@ -273,7 +249,7 @@ fn peers_are_stopped_and_killed_in_the_middle() {
         let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
         assert!(matches!(error, CallError::Disconnected { .. }), "{error}");
         drop(server);
-        let _other = Process::start(&addr.to_string());
+        let _other = start(&addr.to_string());
         for one in working {
             timeout(SOON, one).await.unwrap().unwrap();
         }

@@ -16,6 +16,7 @@ use super::{
     run::{batch, run},
     spec::{BitRate, Join, Spec, netns},
 };
+use crate::draw::Draw;
 
 const SWITCH: &str = "switch";
 /// What a router asks its neighbours with; outside the range that hosts are drawn from.
@@ -33,30 +34,18 @@ pub(super) fn device(n: u8) -> String {
     format!("l{n}")
 }
 
-/// splitmix64: spread, not secrecy.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    /// 1 to 254.
-    fn octet(&mut self) -> u8 {
-        (self.next() % 254 + 1) as u8
-    }
+/// 1 to 254.
+fn octet(draw: &mut Draw) -> u8 {
+    (draw.below(254) + 1) as u8
 }
 
 /// Names and addresses, drawn from the seed: ECMP hosts anywhere in 10/8, subnets a /24 each.
 pub(super) fn draw_hosts(spec: &Spec) -> Vec<Host> {
-    let mut draw = Draw(spec.seed);
+    let mut draw = Draw::new(spec.seed);
     let mut subnets = BTreeSet::new();
     let mut order = Vec::new();
     while order.len() < usize::from(spec.links) {
-        let subnet = (draw.octet(), draw.octet());
+        let subnet = (octet(&mut draw), octet(&mut draw));
         if subnets.insert(subnet) {
             order.push(subnet);
         }
@@ -65,9 +54,11 @@ pub(super) fn draw_hosts(spec: &Spec) -> Vec<Host> {
     let mut hosts = Vec::new();
     while hosts.len() < usize::from(spec.hosts) {
         let addrs: Vec<IpAddr> = match spec.join {
-            Join::Ecmp { .. } => vec![Ipv4Addr::new(10, draw.octet(), draw.octet(), draw.octet()).into()],
+            Join::Ecmp { .. } => {
+                vec![Ipv4Addr::new(10, octet(&mut draw), octet(&mut draw), octet(&mut draw)).into()]
+            }
             Join::Subnets => {
-                let last = draw.octet();
+                let last = octet(&mut draw);
                 order.iter().map(|&(a, b)| Ipv4Addr::new(10, a, b, last).into()).collect()
             }
         };
@@ -105,10 +96,10 @@ pub(super) fn build(testbed: &Testbed) -> Result<(), TestbedError> {
     if spec.has_switch() {
         spaces.push(testbed.netns(SWITCH));
     }
-    let mut draw = Draw(!spec.seed);
+    let mut draw = Draw::new(!spec.seed);
     for space in &spaces {
         run("make a namespace", "ip", &["netns", "add", space])?;
-        settings(spec, space, (draw.next() as u32).max(1))?;
+        settings(spec, space, (draw.word() as u32).max(1))?;
         batch("start loopback", "ip", space, &["link set lo up".to_owned()])?;
     }
     links(testbed)?;

@@ -2,20 +2,11 @@
 //! at a time: who begins another one ends it. Who asks no more lets it go. One that has ended, because the manager has or another one
 //! leads, is begun anew by who wants it.
 
-use std::{sync::Arc, time::Duration};
-
 use tokio::time::Instant;
 use wire::mgr::{MgrError, MgrReply};
 
-use super::{
-    Manager,
-    several::records,
-    shared::{Dump, Inner},
-};
+use super::{Manager, several::records, shared::Dump};
 use crate::store::Snapshot;
-
-/// How long a snapshot is kept that nobody asks for.
-const IDLE_MAX: Duration = Duration::from_secs(60);
 
 impl Manager {
     /// A part of a dump, from behind a key on.
@@ -38,13 +29,5 @@ impl Manager {
         let dump = kept.as_mut().filter(|dump| dump.number == number).ok_or_else(ended)?;
         dump.asked = Instant::now();
         Ok(dump.snapshot.clone())
-    }
-}
-
-/// Lets go what nobody asks for any more; runs until the manager ends.
-pub(super) async fn let_go(inner: Arc<Inner>) {
-    loop {
-        tokio::time::sleep(IDLE_MAX / 4).await;
-        inner.dump.lock().take_if(|dump| dump.asked.elapsed() >= IDLE_MAX);
     }
 }

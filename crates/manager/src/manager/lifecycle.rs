@@ -19,8 +19,8 @@ use wire::{
 };
 
 use super::{
-    collect, driver, dump, read_refusal,
-    shared::Inner,
+    collect, driver, read_refusal,
+    shared::{self, Inner},
     tend,
     tunables::{read_tunables, stored_lease},
 };
@@ -161,7 +161,7 @@ impl Manager {
         let manager = Manager { inner };
         manager.spawn(driver::run(cluster, queue, publish, manager.inner.clone()));
         manager.spawn(collect::run(manager.inner.clone()));
-        manager.spawn(dump::let_go(manager.inner.clone()));
+        manager.spawn(shared::let_dump_go(manager.inner.clone()));
         if scrubs {
             manager.spawn(scrub::run(manager.inner.clone(), scrub::Pace::default()));
         }

@@ -38,6 +38,17 @@ pub(super) struct Dump {
     pub asked: Instant,
 }
 
+/// How long a snapshot is kept that nobody asks for.
+const DUMP_IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Lets go a dump that nobody asks for any more; runs until the manager ends.
+pub(super) async fn let_dump_go(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(DUMP_IDLE_MAX / 4).await;
+        inner.dump.lock().take_if(|dump| dump.asked.elapsed() >= DUMP_IDLE_MAX);
+    }
+}
+
 /// How often the cluster looks at the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Questions that wait are answered this long before their deadline.

@@ -1,6 +1,6 @@
 //! A query put to every process that may know, and their answers as one.
 //! Names in it (mounts, nodes, paths) become the numbers under which they were recorded, and back. A process that does
-//! not answer is named; what it had recorded is missing from the sums.
+//! not answer is named; of what it had recorded only the history that it left is in the sums.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
