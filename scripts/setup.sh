@@ -7,12 +7,13 @@ set -euo pipefail
 need=(
   "cc:gcc" "make:make" "fusermount3:fuse3" "git:git" "rsync:rsync" "sqlite3:sqlite3" "fio:fio" "getfattr:attr"
   "iperf3:iperf3" "ip:iproute2" "jq:jq" "diff:diffutils" "setfacl:acl" "losetup:mount" "nsenter:util-linux"
-  "taskset:util-linux" "protoc:protobuf-compiler" "etcd:etcd-server" "python3:python3" "zstd:zstd"
+  "taskset:util-linux" "protoc:protobuf-compiler"
+  "/usr/include/google/protobuf/descriptor.proto:libprotobuf-dev" "etcd:etcd-server" "python3:python3" "zstd:zstd"
   "curl:curl" "promtool:prometheus"
 )
 missing=()
 for entry in "${need[@]}"; do
-  command -v "${entry%%:*}" >/dev/null || missing+=("${entry##*:}")
+  command -v "${entry%%:*}" >/dev/null || [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
 done
 
 if ((${#missing[@]})); then
