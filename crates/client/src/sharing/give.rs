@@ -2,7 +2,10 @@
 //! or our own pages unless reading stays allowed.
 //! On failure (pdisks away) giving back goes on; a session that takes too long is ended by the manager.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use wire::{
     mgr::MgrRequest,
@@ -14,6 +17,8 @@ use crate::{core::Core, error::Errno, files::inode::Inode};
 
 /// Pause before cleaning is tried again.
 const RETRY: Duration = Duration::from_millis(300);
+/// Pause before it is looked again whether a token is still written under.
+const LINGER_LOOK: Duration = Duration::from_millis(1);
 
 impl Core {
     pub async fn release(&self, tokens: Vec<Token>) {
@@ -33,8 +38,9 @@ impl Core {
         }
     }
 
-    /// Gives a token up as far as it is wanted.
+    /// Gives a token up as far as it is wanted, once it has stayed as long as it may.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        let Some(wanted) = self.linger(wanted).await else { return };
         // Before it is looked whether the inode is known: see `take_made`.
         self.sharing.note_recall();
         let Some(inode) = self.inode_known(wanted.ino) else {
@@ -52,11 +58,26 @@ impl Core {
             Recalled::UnderWay => {}
             Recalled::Answer(token) => self.release(vec![token]).await,
             Recalled::Begin => {
+                let begun = Instant::now();
                 let Some(token) = self.clean(&inode).await else { return };
                 inode.changed.notify_waiters();
                 self.release(vec![token]).await;
+                inode.lock().linger.gave(begun.elapsed());
             }
         }
+    }
+
+    /// Waits while the token stays ([`super::linger`]); none if another recall of it waits already, which is this one from
+    /// now on.
+    async fn linger(&self, wanted: Token) -> Option<Token> {
+        let Some(inode) = self.inode_known(wanted.ino) else { return Some(wanted) };
+        if !inode.lock().linger.recalled(wanted, Instant::now()) {
+            return None;
+        }
+        while self.calls.lease_valid() && inode.lock().linger.stays(Instant::now()) {
+            tokio::time::sleep(LINGER_LOOK).await;
+        }
+        inode.lock().linger.obey()
     }
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
