@@ -169,7 +169,7 @@ impl Core {
         range: Option<(u64, u64)>,
     ) -> Result<Option<TokenHold>, Errno> {
         let asking = Asking(inode);
-        let asked = self.sharing.now();
+        let (asked, begun) = (self.sharing.now(), Instant::now());
         let (token, resolve, attr) = match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, need }).await
         {
             Ok(MgrReply::Token { token, resolve, attr, .. }) => (token, resolve, attr),
@@ -198,7 +198,7 @@ impl Core {
                 Some(None)
             } else {
                 state.page_drop.let_in(range);
-                state.linger.granted(Instant::now());
+                state.linger.granted(begun, Instant::now());
                 if state.token.has_more_than(&before) {
                     // Others may have allocated there.
                     state.recorded.doubt_all_but(&before.usable());

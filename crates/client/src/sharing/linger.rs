@@ -11,8 +11,9 @@ use wire::token::{Need, Token, Use};
 
 /// It is held for so many times what giving it up costs.
 const SHARE: u32 = 10;
-/// And for no longer.
+/// And for no longer; for less if it was waited for longer than [`WAITED`], as where many take turns: their wait grows with the root of their number only.
 const HELD_MAX: Duration = Duration::from_millis(250);
+const WAITED: Duration = Duration::from_secs(1);
 /// Who does not write for so long is done for now.
 const IDLE: Duration = Duration::from_millis(2);
 
@@ -21,6 +22,8 @@ const IDLE: Duration = Duration::from_millis(2);
 pub(crate) struct Linger {
     /// When the last grant came; none: nothing was ever asked for.
     since: Option<Instant>,
+    /// The longest that it is held since then.
+    most: Duration,
     /// What giving up took the last time.
     cost: Duration,
     /// Uses for writing under way, and when one began or ended last.
@@ -31,9 +34,11 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// A grant came, for somebody who begins to use it.
-    pub fn granted(&mut self, now: Instant) {
+    /// A grant came, for somebody who has asked for it since `asked`.
+    pub fn granted(&mut self, asked: Instant, now: Instant) {
         self.since = Some(now);
+        let waited = now.saturating_duration_since(asked).max(WAITED);
+        self.most = HELD_MAX.mul_f64(WAITED.as_secs_f64() / waited.as_secs_f64());
     }
 
     /// A use begins. Uses that a waiting recall leaves do not count. True if it is one that [`Linger::end_use`] must hear of.
@@ -64,7 +69,7 @@ impl Linger {
             }
             return false;
         }
-        let hold = (SHARE * self.cost).min(HELD_MAX);
+        let hold = (SHARE * self.cost).min(self.most);
         self.recall = Some((left, self.since.map_or(now, |since| since + hold)));
         true
     }
@@ -103,7 +108,7 @@ mod tests {
     fn held(now: Instant) -> Linger {
         let mut linger = Linger::default();
         linger.gave(COST);
-        linger.granted(now);
+        linger.granted(now, now);
         linger
     }
 
@@ -119,9 +124,19 @@ mod tests {
         assert_eq!(linger.obey(), Some(left(TokenMode::None, 3)));
         assert!(!linger.stays(now));
         linger.gave(Duration::from_secs(9));
-        linger.granted(now);
+        linger.granted(now, now);
         assert!(linger.begin_use(Need::Write, || now) && linger.recalled(left(TokenMode::None, 5), now));
         assert!(!linger.stays(now + HELD_MAX));
+    }
+
+    #[test]
+    fn where_many_wait_it_is_held_for_less() {
+        let now = Instant::now();
+        let mut linger = held(now);
+        linger.gave(HELD_MAX);
+        linger.granted(now, now + 10 * WAITED);
+        assert!(linger.begin_use(Need::Write, || now) && linger.recalled(left(TokenMode::None, 3), now));
+        assert!(linger.stays(now + 10 * WAITED) && !linger.stays(now + 10 * WAITED + HELD_MAX / 10));
     }
 
     #[test]
