@@ -199,16 +199,21 @@ impl<C: Calls> Session<C> {
             Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
             _ => None,
         };
+        let offset = operation.offset();
         let result = match self.rights.caller(&header) {
             None => self.serve(&header, operation, payload).await,
             Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
         };
         let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
+        let error = result.as_ref().err().copied();
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(reply, answer),
         }
-        statistics::answered(&header, bytes, begun);
+        statistics::answered(&header, offset, bytes, begun);
+        if let Some(error) = error {
+            statistics::failed(&header, error);
+        }
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken
