@@ -20,6 +20,8 @@ use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 
 /// Pause before cleaning is tried again.
 const RETRY: Duration = Duration::from_millis(300);
+/// Pause before it is looked again whether a token is still written under.
+const LINGER_LOOK: Duration = Duration::from_millis(1);
 
 impl Core {
     pub async fn release(&self, tokens: Vec<Token>) {
@@ -39,9 +41,10 @@ impl Core {
         }
     }
 
-    /// Gives a token up as far as it is wanted.
+    /// Gives a token up as far as it is wanted, once it has stayed as long as it may.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
         let begun = Instant::now();
+        let Some(wanted) = self.linger(wanted).await else { return };
         // Before it is looked whether the inode is known: see `take_made`.
         self.sharing.note_recall();
         let Some(inode) = self.inode_known(wanted.ino) else {
@@ -62,12 +65,27 @@ impl Core {
                 self.release(vec![token]).await;
             }
             Recalled::Begin => {
+                let cleaning = Instant::now();
                 let Some(token) = self.clean(&inode).await else { return };
                 GIVEN_UP.cleaned.record(begun.elapsed());
                 inode.changed.notify_waiters();
                 self.release(vec![token]).await;
+                inode.lock().linger.gave(cleaning.elapsed());
             }
         }
+    }
+
+    /// Waits while the token stays ([`super::linger`]); none if another recall of it waits already, which is this one from
+    /// now on.
+    async fn linger(&self, wanted: Token) -> Option<Token> {
+        let Some(inode) = self.inode_known(wanted.ino) else { return Some(wanted) };
+        if !inode.lock().linger.recalled(wanted, Instant::now()) {
+            return None;
+        }
+        while self.calls.lease_valid() && inode.lock().linger.stays(Instant::now()) {
+            tokio::time::sleep(LINGER_LOOK).await;
+        }
+        inode.lock().linger.obey()
     }
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.

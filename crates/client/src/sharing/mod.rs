@@ -4,6 +4,7 @@ mod give;
 pub(crate) mod guards;
 mod hold;
 pub(crate) mod kernel;
+pub(crate) mod linger;
 pub(crate) mod page_drop;
 mod recall;
 mod resolve;
