@@ -12,8 +12,11 @@ use wire::{
     token::{Blocks, Span, Token, TokenMode},
 };
 
-use super::tokens::{Losing, Recalled};
-use crate::{core::Core, error::Errno, files::inode::Inode};
+use super::{
+    statistics::GIVEN_UP,
+    tokens::{Losing, Recalled},
+};
+use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 
 /// Pause before cleaning is tried again.
 const RETRY: Duration = Duration::from_millis(300);
@@ -40,6 +43,7 @@ impl Core {
 
     /// Gives a token up as far as it is wanted, once it has stayed as long as it may.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        let begun = Instant::now();
         let Some(wanted) = self.linger(wanted).await else { return };
         // Before it is looked whether the inode is known: see `take_made`.
         self.sharing.note_recall();
@@ -56,13 +60,17 @@ impl Core {
         };
         match step {
             Recalled::UnderWay => {}
-            Recalled::Answer(token) => self.release(vec![token]).await,
+            Recalled::Answer(token) => {
+                GIVEN_UP.at_once.record(begun.elapsed());
+                self.release(vec![token]).await;
+            }
             Recalled::Begin => {
-                let begun = Instant::now();
+                let cleaning = Instant::now();
                 let Some(token) = self.clean(&inode).await else { return };
+                GIVEN_UP.cleaned.record(begun.elapsed());
                 inode.changed.notify_waiters();
                 self.release(vec![token]).await;
-                inode.lock().linger.gave(begun.elapsed());
+                inode.lock().linger.gave(cleaning.elapsed());
             }
         }
     }
@@ -126,6 +134,10 @@ impl Core {
                 state.names.kept.recalled();
             }
             let Losing { to, gone, .. } = state.token.losing();
+            for run in gone.runs() {
+                let note = |block| self.pool.gone().note(inode.ino, block, Why::GivenUp);
+                state.blocks_here(run.span).for_each(note);
+            }
             let room = match to {
                 TokenMode::Part => gone.runs().iter().map(|run| state.forget_blocks(run.span)).sum(),
                 to if to > TokenMode::Part => 0,

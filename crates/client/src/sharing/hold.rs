@@ -17,6 +17,7 @@ use super::{
     guards::{Asking, TokenHold},
     kernel::KernelCache,
     state::Moment,
+    statistics::TokenWait,
     tokens::{Cell, Enter},
 };
 use crate::{
@@ -73,6 +74,8 @@ impl Core {
                 return Ok(TokenHold::new(inode, &mut state, need));
             }
         }
+        // Counted when it is over, however it ends.
+        let mut waits: Option<TokenWait> = None;
         loop {
             if self.calls.dead() {
                 return Err(Errno::EIO);
@@ -103,6 +106,9 @@ impl Core {
                     continue;
                 }
                 step = Enter::Ask;
+            }
+            if step != Enter::In {
+                waits.get_or_insert_with(|| TokenWait::begin(wanted));
             }
             match step {
                 Enter::In => {

@@ -9,4 +9,5 @@ pub(crate) mod page_drop;
 mod recall;
 mod resolve;
 pub(crate) mod state;
+mod statistics;
 pub mod tokens;
