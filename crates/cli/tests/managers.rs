@@ -90,6 +90,32 @@ fn all_but_one_stand(cluster: &Cluster, but: &str) {
     });
 }
 
+/// The cluster's secrets as a directory has them: the present one, and the one before.
+fn secrets(dir: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(dir).join("cluster.toml")).unwrap();
+    text.lines().filter(|line| line.contains("secret = ")).map(str::to_owned).collect()
+}
+
+fn authority(command: &str, dir: &str) -> String {
+    ok(&["cluster", "authority", command, "--dir", dir])
+}
+
+/// The authority is exchanged with a manager on another machine, which leads: the first machine has what it has, and takes over with it.
+fn exchange(cluster: &Cluster, name: &str, other: &str) {
+    let before = secrets(name);
+    let error = refused(&["cluster", "authority", "renew", "--dir", name]);
+    assert!(error.contains("on another machine") && secrets(name) == before, "{error}");
+    assert!(authority("renew", other).contains("everybody has a new certificate"));
+    assert_eq!((secrets(name).len(), secrets(name)), (2, secrets(other)));
+    let (_, heir) = standbys(cluster).swap_remove(0);
+    ok(&["manager", "promote", "--dir", name, &heir]);
+    authority("finish", name);
+    until("the other machine believes the new authority alone", || secrets(other) == secrets(name));
+    assert_eq!(secrets(name).len(), 1);
+    assert_ne!(secrets(name), before);
+    all_stand(cluster);
+}
+
 /// What a fault does, from its begin until all stands again. How long nothing went on is told.
 fn suffer(fault: Fault, cluster: &Cluster, load: &Load, random: &mut Random) {
     let (process, name) = active(cluster);
@@ -211,9 +237,16 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
         let dump = format!("{other}.dump-of-{}", Path::new(from).file_name().unwrap().display());
         assert!(ok(&["manager", "dump", "--dir", from, &dump]).contains("records are in"));
     }
+    exchange(cluster, name, other);
     drop(down);
     all_but_one_stand(cluster, "other");
+    // It cannot be told now: an exchange waits for it, or for its end as a manager.
+    assert!(authority("renew", name).contains("manager other"));
+    let error = refused(&["cluster", "authority", "finish", "--dir", name]);
+    assert!(error.contains("manager other"), "{error}");
     ok(&["manager", "remove", "--dir", name, "other"]);
+    authority("finish", name);
+    assert_ne!(secrets(name), secrets(other));
     cluster.down();
     assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
     ok(&["up", "--dir", name, "--detach", "--mount", cluster.mnt().to_str().unwrap()]);

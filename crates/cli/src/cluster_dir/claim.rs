@@ -155,6 +155,7 @@ mod tests {
             nodes: Vec::new(),
             secret: None,
             former_secret: None,
+            secret_changes: 0,
             cipher_list: Default::default(),
         };
         ClusterDir::save(&claim.path, &file).unwrap();

@@ -51,6 +51,9 @@ pub struct ClusterFile {
     /// The one before, while it is exchanged: its authority is believed as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_secret: Option<String>,
+    /// How often they were changed; where several machines have managers each comes to the greatest.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub secret_changes: u64,
     /// How what the cluster's processes send each other is protected, where the cluster's tunable says nothing.
     #[serde(default)]
     pub cipher_list: CipherList,
@@ -80,6 +83,10 @@ pub struct ClusterFile {
 
 fn yes() -> bool {
     true
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One node of this machine in `cluster.toml`.
@@ -245,6 +252,7 @@ impl ClusterDir {
         if let Some(ClusterDir { file: there, .. }) = ClusterDir::open_if_made(path)? {
             if there.secret.is_some() {
                 (file.secret, file.former_secret) = (there.secret, there.former_secret);
+                file.secret_changes = there.secret_changes;
             }
             if !there.managers.is_empty() {
                 file.set_managers(there.managers);
@@ -260,20 +268,7 @@ impl ClusterDir {
         if change(&mut file) { ClusterDir::write(path, &file) } else { Ok(()) }
     }
 
-    /// Changes the secrets, durably and at once, by what they are now: the present one and the one before.
-    pub fn exchange_secrets(
-        path: &Path,
-        change: impl FnOnce(String, Option<String>) -> Result<(String, Option<String>)>,
-    ) -> Result<()> {
-        let _lock = lock(path)?;
-        let mut file = ClusterDir::open(path)?.file;
-        let secret = file.secret.take().context("this machine has no secret of the cluster")?;
-        let (secret, former) = change(secret, file.former_secret.take())?;
-        (file.secret, file.former_secret) = (Some(secret), former);
-        ClusterDir::write(path, &file)
-    }
-
-    fn write(path: &Path, file: &ClusterFile) -> Result<()> {
+    pub(super) fn write(path: &Path, file: &ClusterFile) -> Result<()> {
         let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
         let temporary = path.join("cluster.toml.new");
         let target = path.join("cluster.toml");
@@ -374,7 +369,7 @@ impl ClusterDir {
 }
 
 /// Held while `cluster.toml` is read, changed and written.
-fn lock(path: &Path) -> Result<fs::File> {
+pub(super) fn lock(path: &Path) -> Result<fs::File> {
     let lock = || {
         let dir = fs::File::open(path)?;
         dir.lock()?;
@@ -406,8 +401,6 @@ fn check_sum(text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
     #[test]
@@ -447,6 +440,7 @@ mod tests {
             }],
             secret: Some("01".repeat(32)),
             former_secret: Some("02".repeat(32)),
+            secret_changes: 1,
             cipher_list: CipherList::Empty,
         };
         let text = toml::to_string(&file).unwrap().into_bytes();
@@ -456,29 +450,5 @@ mod tests {
                 let _ = opened.endpoint(net::Role::Manager);
             }
         });
-    }
-
-    #[test]
-    fn what_was_read_before_an_exchange_does_not_bring_the_former_secret_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path();
-        let file = format!(
-            "format = {FORMAT}\nname = 'c'\nid = '7'\nsecret = '{}'\nmanager = '127.0.0.1:1'\nnodes = []\n",
-            "01".repeat(32)
-        );
-        fs::write(path.join("cluster.toml"), file).unwrap();
-        let mut before = ClusterDir::open(path).unwrap().file;
-        let [first, second] = ["01", "02"].map(|byte| byte.repeat(32));
-        ClusterDir::exchange_secrets(path, |now, former| {
-            assert_eq!((&now, former), (&first, None));
-            Ok((second.clone(), Some(now)))
-        })
-        .unwrap();
-        before.name = "d".into();
-        ClusterDir::save(path, &before).unwrap();
-        let now = ClusterDir::open(path).unwrap().file;
-        assert_eq!((now.name.as_str(), now.secret, now.former_secret), ("d", Some(second), Some(first)));
-        assert!(ClusterDir::exchange_secrets(path, |_, _| bail!("no")).is_err());
-        assert_eq!(fs::metadata(path.join("cluster.toml")).unwrap().mode() & 0o777, 0o600);
     }
 }

@@ -62,6 +62,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         id: make::new_id()?.to_string(),
         secret: Some(make::new_secret()?),
         former_secret: None,
+        secret_changes: 0,
         cipher_list: args.cipher_list.unwrap_or(if clear { CipherList::Empty } else { CipherList::Default }),
         code: None,
         block_size: None,

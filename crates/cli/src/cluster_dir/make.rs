@@ -159,6 +159,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         id: new_id()?.to_string(),
         secret: Some(new_secret()?),
         former_secret: None,
+        secret_changes: 0,
         cipher_list: args.cipher_list.unwrap_or(if listen.is_loopback() {
             CipherList::Empty
         } else {

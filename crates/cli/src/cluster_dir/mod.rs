@@ -15,10 +15,12 @@ pub mod manager_file;
 mod managers;
 pub mod renewal;
 pub mod revoked;
+mod secrets;
 
 pub use self::{
     addrs::Addrs,
     directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
     etcd::{EtcdFile, EtcdMember},
     manager_file::{ManagerFile, OwnManager},
+    secrets::{Secrets, SecretsReply},
 };

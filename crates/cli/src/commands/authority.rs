@@ -1,8 +1,9 @@
 //! `ropewalk cluster authority show|renew|finish`: the authority of a cluster is exchanged while everything runs.
 //!
-//! The state of an exchange is `former_secret` in `cluster.toml` of the manager's machine, written whole or not at all: renew
+//! The state of an exchange is `former_secret` in `cluster.toml` of the active manager's machine, written whole or not at all: renew
 //! puts it there, finish takes it away, each in one step. All processes follow that by themselves (`process/certificate.rs`), also
-//! after a restart. So a command that is interrupted has done it or has not, and may be given again.
+//! after a restart, and managers on other machines are told (`process/secrets.rs`). So a command that is interrupted has done it or
+//! has not, and may be given again.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,12 @@ use net::Role;
 use serde::Serialize;
 use trust::Fingerprint;
 use wire::{
+    admin::AdminRequest,
     map::ClusterMap,
     mgr::{AuthorityReport, MemberInfo, MgrRequest},
 };
 
-use super::members;
+use super::{ask::Census, managers, members};
 use crate::{
     args::{AuthorityFinish, Dir, Listing},
     cluster_dir::{ClusterDir, make},
@@ -48,18 +50,61 @@ struct Shown {
     behind: Vec<Behind>,
 }
 
+impl Behind {
+    fn manager(one: &Signer) -> Behind {
+        Behind { name: format!("manager {}", one.name), member: None, role: "manager".to_owned() }
+    }
+}
+
 /// How an exchange stands, as the manager knows it.
 pub struct Stand {
     report: AuthorityReport,
     members: Vec<MemberInfo>,
     map: ClusterMap,
+    managers: Vec<Signer>,
+}
+
+/// A manager, where there are several.
+struct Signer {
+    name: String,
+    /// By which authority it signs; none: it does not answer.
+    authority: Option<String>,
+    /// Active, and of this directory.
+    leads_here: bool,
 }
 
 impl Stand {
     /// Asks.
-    pub async fn ask(link: &Link) -> Result<Stand> {
+    pub async fn ask(dir: &ClusterDir, link: &Link) -> Result<Stand> {
         let (report, members) = (certificate::authorities(link).await?, members::members(link).await?);
-        Ok(Stand { report, members, map: link.cluster().await?.map })
+        let mut census = Census::take(dir, link).await;
+        let map = std::mem::replace(&mut census.report, Err(anyhow::anyhow!("taken")))?.map;
+        census.processes.retain(|process| process.role == "manager" && map.managers.len() > 1);
+        let answers = census.ask(link, &AdminRequest::Status).await;
+        let signer = |(row, answer): (managers::ManagerRow, &Option<serde_json::Value>)| Signer {
+            leads_here: row.leads_here(),
+            name: row.into_name(),
+            authority: answer.as_ref().and_then(|said| said["authority"].as_str()).map(str::to_owned),
+        };
+        let managers = managers::look(&census, &answers).into_iter().zip(&answers).map(signer).collect();
+        Ok(Stand { report, members, map, managers })
+    }
+
+    /// Managers that do not sign by the newest authority, as far as they say.
+    fn managers_behind(&self) -> Vec<&Signer> {
+        let newest = self.report.believed.first().map(|one| Fingerprint(*one).to_string());
+        self.managers.iter().filter(|one| one.authority != newest).collect()
+    }
+
+    /// Refuses where the active manager is on another machine: what is changed here would not be there at once.
+    fn must_lead_here(&self) -> Result<()> {
+        if self.managers.is_empty() || self.managers.iter().any(|one| one.leads_here) {
+            return Ok(());
+        }
+        bail!(
+            "the active manager is on another machine (`ropewalk manager list`): give this command there, or have one of this machine \
+             lead (`ropewalk manager promote NAME`)"
+        )
     }
 
     /// Machines that would be out at the end.
@@ -74,7 +119,10 @@ impl Stand {
         let late = self.late();
         let others = self.report.others.iter();
         let others = others.filter(|(member, ..)| late.iter().all(|late| late.id != *member));
-        others.map(|&(member, role, node)| self.process(member, role, node)).collect()
+        let others = others.map(|&(member, role, node)| self.process(member, role, node));
+        let managers =
+            self.managers_behind().into_iter().filter(|one| one.authority.is_some()).map(Behind::manager);
+        others.chain(managers).collect()
     }
 
     fn process(&self, member: MemberId, role: Role, node: NodeId) -> Behind {
@@ -94,7 +142,9 @@ impl Stand {
             member: Some(format!("{:016x}", member.id.0)),
             role: format!("{:?}", member.role).to_lowercase(),
         });
-        late.chain(self.switching()).collect()
+        let silent =
+            self.managers_behind().into_iter().filter(|one| one.authority.is_none()).map(Behind::manager);
+        late.chain(silent.filter(|_| self.report.believed.len() > 1)).chain(self.switching()).collect()
     }
 
     /// What `health` says of an exchange that is not finished.
@@ -124,7 +174,7 @@ fn names(behind: &[Behind]) -> String {
 /// `ropewalk cluster authority show`.
 pub fn show(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let stand = link::run(async { Stand::ask(&Link::new(&dir)?).await })?;
+    let stand = link::run(async { Stand::ask(&dir, &Link::new(&dir)?).await })?;
     let print = |at: usize| stand.report.believed.get(at).map(|one| Fingerprint(*one).to_string());
     let authority = print(0).context("the manager is still starting; try again")?;
     let shown = Shown { authority, former: print(1), behind: stand.behind() };
@@ -155,12 +205,12 @@ fn open_here(dir: &Dir) -> Result<ClusterDir> {
 }
 
 /// Asks until `done` says so, for as long as those that are there may take. The last stand.
-async fn until(link: &Link, done: impl Fn(&Stand) -> bool) -> Result<Stand> {
+async fn until(dir: &ClusterDir, link: &Link, done: impl Fn(&Stand) -> bool) -> Result<Stand> {
     let end = Instant::now() + PATIENCE;
     loop {
         interrupt::check()?;
         // It is busy with all of them.
-        match Stand::ask(link).await {
+        match Stand::ask(dir, link).await {
             Ok(stand) if done(&stand) || Instant::now() >= end => return Ok(stand),
             Err(error) if Instant::now() >= end => return Err(error),
             _ => tokio::time::sleep(PAUSE).await,
@@ -171,17 +221,17 @@ async fn until(link: &Link, done: impl Fn(&Stand) -> bool) -> Result<Stand> {
 /// `ropewalk cluster authority renew`.
 pub fn renew(dir: &Dir) -> Result<()> {
     let dir = open_here(dir)?;
-    if let Some(other) = dir.file.all_managers().iter().find(|one| one.local.is_none()) {
+    interrupt::catch()?;
+    // Who would see to it must be there.
+    let stand = link::run(async { Stand::ask(&dir, &Link::new(&dir)?).await })?;
+    stand.must_lead_here()?;
+    if let Some(other) = stand.managers_behind().into_iter().find(|one| one.authority.is_some()) {
         bail!(
-            "manager {} is on another machine, which would go on with the former secret: remove it first (`ropewalk manager remove {}`), \
-             and let it join again afterwards",
-            other.name,
+            "manager {} signs by another authority than this machine knows of: an exchange has begun or ended there, and is heard of here \
+             within seconds",
             other.name
         );
     }
-    interrupt::catch()?;
-    // Who would see to it must be there.
-    link::run(async { Stand::ask(&Link::new(&dir)?).await })?;
     let fresh = make::new_secret()?;
     ClusterDir::exchange_secrets(&dir.path, |secret, former| match former {
         None => Ok((fresh, Some(secret))),
@@ -195,9 +245,12 @@ pub fn renew(dir: &Dir) -> Result<()> {
     let dir = ClusterDir::open(&dir.path)?;
     let newest = newest(&dir)?;
     let stand = link::run(async {
-        let done =
-            |stand: &Stand| stand.report.believed.first() == Some(&newest) && stand.behind().is_empty();
-        until(&Link::new(&dir)?, done).await
+        // Managers that do not answer are told when they do.
+        let done = |stand: &Stand| {
+            let first = stand.report.believed.first() == Some(&newest);
+            first && stand.late().is_empty() && stand.switching().is_empty()
+        };
+        until(&dir, &Link::new(&dir)?, done).await
     });
     let stand = stand.context(
         "it has begun, and goes on by itself; `ropewalk cluster authority show` says how it stands once the manager answers",
@@ -229,7 +282,8 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         let link = Link::new(&dir)?;
         let taken = |stand: &Stand| stand.report.believed.first() == Some(&newest);
         // Who is late may be off for long: only those that are switching are waited for.
-        let stand = until(&link, |stand| taken(stand) && stand.switching().is_empty()).await?;
+        let stand = until(&dir, &link, |stand| taken(stand) && stand.switching().is_empty()).await?;
+        stand.must_lead_here()?;
         if !taken(&stand) {
             bail!("the manager does not sign by the new authority yet; try again, or look at its log");
         }
@@ -237,16 +291,18 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         if !behind.is_empty() && !args.force {
             bail!(
                 "these still have a certificate of the authority before: {}. They get a new one by themselves as soon as something \
-                 of the cluster runs there. If one is gone for good: ropewalk node revoke. With --force they are shut out, and join \
-                 again with a token",
+                 of the cluster runs there. If one is gone for good: ropewalk node revoke, of a manager ropewalk manager remove. With --force \
+                 they are shut out, and join again with a token",
                 names(&behind)
             );
         }
+        let managers = stand.managers_behind().into_iter().map(|one| format!("manager {}", one.name));
+        let managers: Vec<String> = managers.collect();
         let late: Vec<_> = stand.late().into_iter().map(|member| (member.id, member.name.clone())).collect();
         for (member, _) in &late {
             link.manager(&MgrRequest::Revoke { member: *member }).await?;
         }
-        Ok(late.into_iter().map(|(_, name)| name).collect::<Vec<_>>())
+        Ok(late.into_iter().map(|(_, name)| name).chain(managers).collect::<Vec<_>>())
     })?;
     ClusterDir::exchange_secrets(&dir.path, |secret, former| {
         if former != begun {

@@ -186,7 +186,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     let asked = census.processes.iter().zip(&answers);
     let in_the_clear: Vec<String> =
         asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
-    let exchange = authority::Stand::ask(link).await?.remark();
+    let exchange = authority::Stand::ask(dir, link).await?.remark();
     let (report, processes) = (census.report?, census.processes);
     let map = &report.map;
     let mut remarks = Vec::new();

@@ -440,6 +440,8 @@ fn keep(
         block_size: None,
         secret: keys.map(|keys| keys.secret.clone()),
         former_secret: keys.and_then(|keys| keys.former_secret.clone()),
+        // A manager is told how often they were changed.
+        secret_changes: 0,
         cipher_list: joined.cipher_list,
         // Where there can be several, the list replaces it.
         manager: first_of(token)?,

@@ -46,6 +46,18 @@ pub struct ManagerRow {
     local: Option<String>,
 }
 
+impl ManagerRow {
+    /// Active, and of this machine's directory.
+    pub fn leads_here(&self) -> bool {
+        self.active == Some(true) && self.local.is_some()
+    }
+
+    /// What the cluster calls it.
+    pub fn into_name(self) -> String {
+        self.name
+    }
+}
+
 /// All of the cluster, as they say now.
 pub fn look(census: &Census, answers: &[Option<Value>]) -> Vec<ManagerRow> {
     let managers: Vec<_> =

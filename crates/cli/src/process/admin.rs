@@ -184,6 +184,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "name": &*name,
                             "role": role,
                             "manager": running.standing(),
+                            "authority": endpoint.identity().signer().to_string(),
                             "pid": std::process::id(),
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),

@@ -23,7 +23,7 @@ use wire::{
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
-use crate::cluster_dir::{ClusterDir, ClusterFile, EtcdFile, renewal::now};
+use crate::cluster_dir::{ClusterDir, ClusterFile, EtcdFile, Secrets, SecretsReply, renewal::now};
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,6 +73,13 @@ impl Door {
     /// Answers a visitor.
     pub async fn answer(&self, from: SocketAddr, said: &[u8]) -> Vec<u8> {
         let place = tokio::time::timeout(PATIENCE, self.places.acquire()).await;
+        if let (Ok(_place), Some(told)) = (&place, Secrets::read(said)) {
+            let reply = self.secrets(told).await.unwrap_or_else(|reason| {
+                tracing::warn!("secrets from {from} are not taken: {reason}");
+                SecretsReply::Refused { reason }
+            });
+            return frame::encode(&reply);
+        }
         let reply = match (place, frame::decode::<VisitRequest>(said)) {
             (Err(_), _) => Err("the manager is busy with others; try again".to_owned()),
             (Ok(_), Ok(_)) if self.manager.get().is_none() || self.closed.load(SeqCst) => {
@@ -89,6 +96,14 @@ impl Door {
             VisitReply::Refused { reason }
         });
         frame::encode(&reply)
+    }
+
+    /// Another manager's machine tells of an exchange.
+    async fn secrets(&self, told: Secrets) -> Result<SecretsReply, String> {
+        let path = self.path.clone();
+        let taking = tokio::task::spawn_blocking(move || ClusterDir::take_secrets(&path, &told));
+        let changes = taking.await.map_err(|e| e.to_string())?.map_err(|e| format!("{e:#}"))?;
+        Ok(SecretsReply::Has { changes })
     }
 
     fn active(&self) -> Result<&manager::Manager, String> {

@@ -23,7 +23,8 @@ use net::{Endpoint, Role};
 use wire::mgr::{MgrReply, MgrRequest};
 
 use super::{
-    admin, endpoint, joining::Door, presence::Presence, resolver, service, shut_out, stop::Stop, tunables,
+    admin, endpoint, joining::Door, presence::Presence, resolver, secrets, service, shut_out, stop::Stop,
+    tunables,
 };
 use crate::{
     cluster_dir::{ClusterDir, OwnManager, access, host::host_name},
@@ -220,6 +221,7 @@ fn listen(dir: &ClusterDir, own: &OwnManager, door: &Arc<Door>) -> Result<(Endpo
         Box::pin(async move { door.answer(from, &said).await })
     }));
     tunables::follow(&endpoint, dir, Arc::clone(&told));
+    secrets::tell(dir, &endpoint);
     Ok((endpoint, told))
 }
 

@@ -19,6 +19,7 @@ mod pdisks;
 pub mod pid_file;
 mod presence;
 mod resolver;
+mod secrets;
 pub mod serve;
 pub mod service;
 mod shut_out;
