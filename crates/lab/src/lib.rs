@@ -34,5 +34,6 @@ pub mod selftest;
 pub mod standin;
 pub mod targets;
 pub mod testbed;
+pub mod uperf;
 pub mod verdict;
 pub mod workload;

@@ -1,7 +1,9 @@
 //! The network: connections of a cluster, and measuring without one.
 
+use std::path::PathBuf;
+
 use base::{ByteSize, CipherList};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 
 use super::common::{self, Listing};
 
@@ -89,6 +91,9 @@ The first and last tenth of the time are not counted. MB are 10^6 bytes.")]
     #[command(after_help = "Example:
   ropewalk netperf rr --server 10.0.0.2 --connections 1,50,150 --sizes 1,4k --json")]
     Rr(NetperfMatrix),
+    /// Run profiles of uperf, or write one
+    #[command(subcommand)]
+    Uperf(Uperf),
     /// End servers
     #[command(after_help = "Example:\n  ropewalk netperf quit --server 10.0.0.2")]
     Quit {
@@ -96,6 +101,62 @@ The first and last tenth of the time are not counted. MB are 10^6 bytes.")]
         #[arg(long, required = true)]
         server: Vec<String>,
     },
+}
+
+#[derive(Subcommand)]
+pub enum Uperf {
+    /// Run a profile: one-way writes as `stream`, writes and reads in turn as `rr`
+    #[command(after_help = "Examples:
+  ropewalk netperf uperf run stream.xml --set h=10.0.0.2
+  ropewalk netperf uperf run stream.xml --set 'number of connections=16' --set 'message size=64k'
+Each peer (remotehost) needs `ropewalk netperf server`, on port 6668 unless the profile says port=.
+Variables are written $NAME, ${NAME} or {NAME}; without --set they come from the environment.")]
+    Run(UperfRun),
+    /// Print a test as a profile that uperf reads as well
+    #[command(after_help = "Examples:
+  ropewalk netperf uperf write stream --server 10.0.0.2 --connections 16 --size 64k > stream.xml
+  ropewalk netperf uperf write rr --server 10.0.0.2 --server 10.1.0.2 --connections 50 --size 1")]
+    Write(UperfWrite),
+}
+
+#[derive(Args)]
+pub struct UperfRun {
+    /// The profile
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// A variable's value, NAME=VALUE; repeat it for several
+    #[arg(long)]
+    pub set: Vec<String>,
+    /// A host with a netperf server that shall be a client [default: this process is the one client]
+    #[arg(long)]
+    pub client: Vec<String>,
+    /// Check the data that arrives
+    #[arg(long)]
+    pub verify: bool,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct UperfWrite {
+    /// stream or rr
+    pub test: lab::netperf::Kind,
+    /// A server: HOST[:PORT]; repeat it for several, each a group of the profile
+    #[arg(long, required = true)]
+    pub server: Vec<String>,
+    /// Connections to each server
+    #[arg(long, default_value_t = 1)]
+    pub connections: u32,
+    /// Bytes of a message
+    #[arg(long, default_value = "64k")]
+    pub size: ByteSize,
+    /// Messages under way on each connection of a stream
+    #[arg(long, default_value_t = 16)]
+    pub under_way: u32,
+    /// Seconds
+    #[arg(long, default_value_t = 120.0)]
+    pub ttime: f64,
 }
 
 #[derive(Args)]

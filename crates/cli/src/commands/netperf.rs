@@ -1,16 +1,21 @@
 //! `ropewalk netperf`: servers, tests, matrices.
 
 use std::{
+    fs::File,
+    io::Read,
     net::{SocketAddr, ToSocketAddrs},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
-use lab::netperf::{Controller, Kind, NetperfError, PORT, Progress, Report, Server, Spec};
+use lab::{
+    netperf::{Controller, Kind, NetperfError, PORT, Progress, Report, Server, Spec},
+    uperf::{self, Profile},
+};
 
 use crate::{
-    args::{Netperf, NetperfHosts, NetperfMatrix, NetperfTest},
+    args::{Netperf, NetperfHosts, NetperfMatrix, NetperfTest, Uperf, UperfRun, UperfWrite},
     output,
 };
 
@@ -23,6 +28,8 @@ pub fn run(command: &Netperf) -> Result<()> {
             Netperf::Test(args) => test(args).await,
             Netperf::Stream(args) => matrix(Kind::Stream, args).await,
             Netperf::Rr(args) => matrix(Kind::Rr, args).await,
+            Netperf::Uperf(Uperf::Run(args)) => profile(args).await,
+            Netperf::Uperf(Uperf::Write(args)) => write_profile(args),
             Netperf::Quit { server } => {
                 let controller = Controller::connect(&servers(server)?, &[]).await?;
                 Ok(controller.quit().await?)
@@ -178,7 +185,16 @@ async fn matrix(kind: Kind, args: &NetperfMatrix) -> Result<()> {
             reports.push(runner.run(&spec).await?);
         }
     }
-    if !args.json {
+    show_matrix(kind, &reports, args.json);
+    if reports.is_empty() {
+        bail!("nothing to measure");
+    }
+    finish(reports, args.json)
+}
+
+/// A line for each test, unless it is for scripts.
+fn show_matrix(kind: Kind, reports: &[Report], json: bool) {
+    if !json {
         let rows = reports.iter().map(|r| {
             let delay =
                 |of: fn(&lab::netperf::ClientReport) -> f64| r.by_client.iter().map(of).fold(0.0, f64::max);
@@ -199,10 +215,52 @@ async fn matrix(kind: Kind, args: &NetperfMatrix) -> Result<()> {
             ["BYTES", "CONNECTIONS", "Gbit/s", what, "MEDIAN ms", "99 % ms", "CPU s/GB", "CPU us EACH"];
         output::table(&header, rows);
     }
-    if reports.is_empty() {
-        bail!("nothing to measure");
-    }
-    finish(reports, args.json)
+}
+
+/// `ropewalk netperf uperf run`.
+async fn profile(args: &UperfRun) -> Result<()> {
+    let name = args.file.display();
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        let size = File::open(&args.file)?.take(uperf::FILE_MAX + 1).read_to_string(&mut text)?;
+        match size as u64 > uperf::FILE_MAX {
+            true => Err(std::io::Error::other("it is larger than 1 MiB, which no profile is")),
+            false => Ok(text),
+        }
+    };
+    let text = read().with_context(|| format!("read {name}"))?;
+    let sets = args
+        .set
+        .iter()
+        .map(|set| set.split_once('=').with_context(|| format!("--set {set:?}: write NAME=VALUE")));
+    let sets: Vec<(&str, &str)> = sets.collect::<Result<_>>()?;
+    let value = |name: &str| match sets.iter().rev().find(|(key, _)| *key == name) {
+        Some((_, value)) => Some((*value).to_owned()),
+        None => std::env::var(name).ok(),
+    };
+    let profile = Profile::read(&text, &value).with_context(|| format!("{name}"))?;
+    let test = profile.test().with_context(|| format!("{name}"))?;
+    let runner = Runner::connect(&NetperfHosts { server: test.servers, client: args.client.clone() }).await?;
+    let spec = Spec { verify: args.verify, ..test.spec };
+    let report = runner.run(&spec).await?;
+    show_matrix(spec.kind, std::slice::from_ref(&report), args.json);
+    finish(vec![report], args.json)
+}
+
+/// `ropewalk netperf uperf write`.
+fn write_profile(args: &UperfWrite) -> Result<()> {
+    let spec = Spec {
+        ttime: seconds(args.ttime)?,
+        buffsize: u32::try_from(args.size.0).unwrap_or(u32::MAX),
+        threads: if args.test == Kind::Rr { 1 } else { args.under_way },
+        connections: args.connections,
+        ..Spec::new(args.test)
+    };
+    spec.check()?;
+    let profile = Profile::of(&spec, &args.server);
+    let profile = profile.with_context(|| format!("uperf has no {}: write stream or rr", args.test))?;
+    output::line(profile.to_string().trim_end());
+    Ok(())
 }
 
 fn seconds(value: f64) -> Result<Duration> {
