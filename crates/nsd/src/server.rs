@@ -24,14 +24,16 @@ use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Role, Service, Status};
 use pdisk::Payload;
 use stripe::{
-    LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
+    ClusterView, LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError,
+    StripeIo,
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use wire::{
     frame::{self, Header},
     mgr::{LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{ReadStrip, StripRead},
+    version::LEVEL_FLUSHED_TOGETHER,
 };
 
 use crate::{
@@ -241,6 +243,7 @@ impl Server {
         inner.cache.resize(cache_bytes);
         let following = (Arc::clone(&inner.gate), inner.membership.clone());
         tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
+        tasks.push(tokio::spawn(follow_level(pdisks.clone(), inner.membership.views())));
         endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));
         for pdisk in &pdisks {
             pdisk.damaged.iter().for_each(|strip| inner.repairs.found(pdisk.id, *strip));
@@ -316,6 +319,17 @@ impl Server {
     pub fn stop(&self) {
         self.tasks.0.iter().for_each(JoinHandle::abort);
         self.inner.membership.stop();
+    }
+}
+
+/// How pdisks write follows what every build of the cluster can read.
+async fn follow_level(pdisks: Vec<ServedPdisk>, mut views: watch::Receiver<Arc<ClusterView>>) {
+    loop {
+        let together = views.borrow_and_update().map.level >= LEVEL_FLUSHED_TOGETHER;
+        pdisks.iter().for_each(|served| served.pdisk.flush_together(together));
+        if views.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The committer: one thread a pdisk that makes pending records durable, a group at a time.
-//! Order: bytes in the data file are flushed, then the group is written, then the log is flushed, then
-//! the waiters are answered. While one group is on its way the next gathers, and for a moment after it (see
+//! Order: the group is written, then data file and log are flushed at once, then the waiters are answered; recovery takes
+//! the last group for one that never happened if its bytes in the data file are not there. (As long as an older program may have to
+//! open the pdisk the data file is flushed before the group is written: `OpenOptions::flush_together`.) While one group is on its way the next gathers, and for a moment after it (see
 //! `GATHER_PART`): that is the group commit.
 //! On an error of any of these steps the pdisk is latched failed; no flush is tried twice. A write of the log for which
 //! the host's file system has no room is made again until there is: nobody has had an answer yet.
@@ -9,7 +10,7 @@
 //! on it is known that it was whole, and what happens to it later is damage, not a torn write.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use parking_lot::MutexGuard;
 
 use crate::{
-    io::{Op, Request},
+    io::{IoFile, Op, Request},
     keeper,
     log::{LOG_RING, encode_group, group_len, group_max},
     short::lacks_room,
@@ -57,12 +58,20 @@ fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<
     if expected > 1 {
         gather(store, &mut state, expected, Some(patience));
     }
-    let idle = store.options.prove_after.filter(|_| state.unproved && store.has_room_for_proof(&state));
-    gather(store, &mut state, 1, idle);
-    if state.pending.is_empty() && idle.is_some() && state.failed.is_none() && !state.stopping {
-        return Some(Vec::new());
+    while state.pending.is_empty() && state.failed.is_none() {
+        let room = store.has_room_for_proof(&state);
+        if state.stopping {
+            return (room && state.firm < state.durable).then(Vec::new);
+        }
+        if room && state.wants_proof() {
+            return Some(Vec::new());
+        }
+        let idle = store.options.prove_after.filter(|_| state.unproved && room);
+        if !gather(store, &mut state, 1, idle) && idle.is_some() {
+            return Some(Vec::new());
+        }
     }
-    if state.failed.is_some() || state.pending.is_empty() {
+    if state.failed.is_some() {
         return None;
     }
     let max = group_max(store.files.label.log_bytes);
@@ -79,20 +88,32 @@ fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<
     Some(entries)
 }
 
-/// Waits until `count` records are pending, for `time` at most, or until the store stops or fails.
-fn gather(store: &Store, state: &mut MutexGuard<'_, State>, count: usize, time: Option<Duration>) {
+/// Waits until `count` records are pending, for `time` at most, or until the store stops or fails, or somebody wants a
+/// proof. False: the time is over.
+fn gather(store: &Store, state: &mut MutexGuard<'_, State>, count: usize, time: Option<Duration>) -> bool {
     let start = Instant::now();
-    while state.pending.len() < count && state.failed.is_none() && !state.stopping {
+    let proof =
+        |state: &State| state.pending.is_empty() && state.wants_proof() && store.has_room_for_proof(state);
+    let mut in_time = true;
+    while state.pending.len() < count && state.failed.is_none() && !state.stopping && !proof(state) {
         state.wake_committer_at = count;
         match time.map(|time| time.saturating_sub(start.elapsed())) {
-            Some(Duration::ZERO) => break,
+            Some(Duration::ZERO) => {
+                in_time = false;
+                break;
+            }
             Some(left) => {
                 store.commit_wake.wait_for(state, left);
+            }
+            // A proof is wanted, and the log has no room for it: that comes with no record.
+            None if state.wants_proof() => {
+                store.commit_wake.wait_for(state, NO_ROOM_WAIT);
             }
             None => store.commit_wake.wait(state),
         }
     }
     state.wake_committer_at = 0;
+    in_time
 }
 
 /// Makes a group durable and answers; returns the records that came meanwhile, none of them from who is answered here.
@@ -100,8 +121,11 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     let start = Instant::now();
     let _watched = store.commit_watch.start(start);
     let queue = store.queues[0];
-    if entries.iter().any(|e| e.data) {
-        let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };
+    let flush = |file: &Arc<IoFile>| Request { file: Arc::clone(file), op: Op::Flush, offset: 0, tag: 0 };
+    let data = entries.iter().any(|e| e.data);
+    let together = data && store.flush_together.load(Ordering::Relaxed);
+    if data && !together {
+        let flush = flush(&store.files.data);
         store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush data", e))?;
     }
     let (head, durable, tail) = {
@@ -131,8 +155,12 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
             Err(e) => return Err(("write log", e)),
         }
     }
-    let flush = Request { file: Arc::clone(&store.files.log), op: Op::Flush, offset: 0, tag: 0 };
-    store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush log", e))?;
+    let mut flushes = vec![flush(&store.files.log)];
+    if together {
+        flushes.push(flush(&store.files.data));
+    }
+    let what = if together { "flush log and data" } else { "flush log" };
+    store.node.submit_and_wait(queue, flushes).map_err(|e| (what, e))?;
 
     let mut state = store.lock();
     if state.failed.is_some() {
@@ -143,6 +171,7 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     store.is_short_no_more(&mut state, Short::Log);
     state.unproved = !entries.is_empty();
     state.durable = last;
+    state.firm = if together { first - 1 } else { last };
     let counted = entries.iter().map(|e| e.counted).sum();
     state.pending_log = state.pending_log.checked_sub(counted).expect("each entry was counted once");
     store.turn_generations(&mut state);

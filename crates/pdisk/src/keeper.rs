@@ -285,5 +285,8 @@ fn write_checkpoint(store: &Store) -> io::Result<()> {
     state.checkpoint = (slot, head);
     store.stats.checkpoint.record(start.elapsed());
     wake_room_waiters(&mut state);
+    if state.wants_proof() {
+        store.commit_wake.notify_one(); // There is room for it now.
+    }
     Ok(())
 }

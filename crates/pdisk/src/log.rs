@@ -11,6 +11,11 @@
 //!   64 u64 payload bytes  72 u32 CRC of meta  76 u32 header CRC of the group before
 //!   80 u64 0  88 u32 0  92 u32 CRC-32C of bytes 0..92
 //! ```
+//! **The last group.** Its bytes in the data file are flushed together with it, so that a power cut can leave it without them. Recovery
+//! compares them, and takes a group that lacks one for torn. That is right only if they stay as the group left them for as long
+//! as it is the last: nothing that a record of it frees, or lets go to its place, is used before the next group is durable
+//! (`State::firm`).
+//!
 //! Header and meta stand there twice, in different units, so that one damaged place loses nothing; a
 //! damaged payload unit is told by its record's CRC and costs that strip's version only.
 
@@ -23,11 +28,14 @@ use wire::crc::crc32c;
 use crate::{
     codec::{Decoded, FORMAT, Malformed, Reader, Writer},
     error::PdiskError,
-    record::Record,
+    extent::pieces,
+    record::{Put, Record},
 };
 
 pub(crate) const HEADER: usize = 96;
 const MAGIC: &[u8; 4] = b"RWLG";
+/// Bytes of the data file read at once.
+const READ_MAX: usize = 1 << 20;
 /// Offset of the ring in the log file.
 pub(crate) const LOG_RING: u64 = UNIT as u64;
 
@@ -270,6 +278,32 @@ pub(crate) struct Group {
     pub after: LogPoint,
     /// Every copy and every CRC matches.
     pub whole: bool,
+}
+
+impl Group {
+    /// The last group: whether the bytes are there that its records name in the data file.
+    pub fn is_in(&self, data: &dyn ReadAt) -> bool {
+        self.records.iter().all(|(record, ..)| match record {
+            Record::Put(put) if !put.inline => is_there(put, data),
+            _ => true,
+        })
+    }
+}
+
+/// Whether the units that a record has written are at their places. What cannot be read cannot be told from what was never written.
+fn is_there(put: &Put, data: &dyn ReadAt) -> bool {
+    let step = READ_MAX / UNIT;
+    let mut buf = AlignedBuf::zeroed(put.crcs.len().min(step) * UNIT);
+    let mut crcs = put.crcs.iter();
+    let mut there = |place: u64, units: u64| {
+        buf.set_len(units as usize * UNIT);
+        let read = data.read_at(&mut buf, place * UNIT as u64);
+        read.is_ok() && buf.chunks_exact(UNIT).all(|unit| crcs.next() == Some(&crc32c(unit)))
+    };
+    put.runs.iter().flat_map(|run| pieces(&put.map, run.first..run.end())).all(|(_, e)| {
+        !e.is_hole()
+            && (e.start()..e.end()).step_by(step).all(|at| there(at, (e.end() - at).min(step as u64)))
+    })
 }
 
 /// `None` if neither copy of the meta is good.

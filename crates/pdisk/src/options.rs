@@ -135,6 +135,9 @@ pub struct OpenOptions {
     /// Somebody keeps points of the log and asks for one after the open: until [`crate::Pdisk::confirm_marks`]
     /// none is forgotten.
     pub marks_asked: bool,
+    /// Bytes in the data file are flushed together with the record that names them, not before that is written: of programs
+    /// from before this was, none may open the pdisk after a crash. See [`crate::Pdisk::flush_together`].
+    pub flush_together: bool,
     /// Verify CRCs of everything read, and answer `Lost` on a mismatch.
     pub verify_reads: bool,
 }
@@ -156,6 +159,7 @@ impl OpenOptions {
             index_memory: None,
             prove_after: Some(Duration::from_millis(100)),
             marks_asked: false,
+            flush_together: true,
             verify_reads: false,
         }
     }

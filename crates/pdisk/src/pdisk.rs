@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -81,6 +81,7 @@ impl Pdisk {
             recover(&Image {
                 label: &files.label,
                 log: (&through(&files.log), &files.log.path),
+                data: &through(&files.data),
                 crc: (&through(&files.crc), &crc),
                 index: [(&through(&files.index[0]), &i0), (&through(&files.index[1]), &i1)],
             })?
@@ -105,8 +106,6 @@ impl Pdisk {
         };
         let committer = spawn("commit", commit::run).map_err(PdiskError::io("start threads for", dir))?;
         let running = Running { store: Arc::clone(&store), threads: Mutex::new(vec![committer]) };
-        let keeper = spawn("keep", keeper::run).map_err(PdiskError::io("start threads for", dir))?;
-        running.threads.lock().push(keeper);
         let pdisk = Pdisk(Arc::new(running));
 
         let (tx, rx) = std::sync::mpsc::channel();
@@ -123,6 +122,9 @@ impl Pdisk {
             let reason = store.lock().failed.clone().unwrap_or_default();
             return Err(PdiskError::Failed { reason });
         }
+        // Not before: the last group that was recovered is proved now, and what it names may be overwritten.
+        let keeper = spawn("keep", keeper::run).map_err(PdiskError::io("start threads for", dir))?;
+        pdisk.0.threads.lock().push(keeper);
         let state = store.lock();
         let report = OpenReport {
             incarnation,
@@ -145,6 +147,12 @@ impl Pdisk {
 
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.0.store
+    }
+
+    /// Whether data and record are flushed together from now on: where every program that may open this pdisk knows that the
+    /// last group's bytes in the data file may be missing after a crash.
+    pub fn flush_together(&self, together: bool) {
+        self.store().flush_together.store(together, Ordering::Relaxed);
     }
 
     /// Figures as of now.

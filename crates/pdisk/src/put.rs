@@ -156,6 +156,9 @@ fn next_release(store: &Store) -> oneshot::Receiver<()> {
     let mut state = store.lock();
     if state.failed.is_none() && Store::frees_pending(&state) {
         state.space_waiters.push(tx);
+        if state.wants_proof() {
+            store.commit_wake.notify_one();
+        }
     }
     rx
 }

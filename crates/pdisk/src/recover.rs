@@ -24,6 +24,7 @@ use crate::{
 pub(crate) struct Image<'a> {
     pub label: &'a Label,
     pub log: (&'a dyn ReadAt, &'a Path),
+    pub data: &'a dyn ReadAt,
     pub crc: (&'a dyn ReadAt, &'a Path),
     pub index: [(&'a dyn ReadAt, &'a Path); 2],
 }
@@ -108,6 +109,7 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
 pub(crate) struct Replay<'a> {
     label: &'a Label,
     log: (&'a dyn ReadAt, &'a Path),
+    data: &'a dyn ReadAt,
     /// The last record applied.
     pub rsn: u64,
     until: u64,
@@ -119,7 +121,7 @@ impl<'a> Replay<'a> {
     /// Goes on after record `rsn`, up to record `until`.
     pub fn new(image: &Image<'a>, rsn: u64, until: u64) -> Replay<'a> {
         let (damage, deletes) = (Damage::default(), RecentDeletes::default());
-        Replay { label: image.label, log: image.log, rsn, until, damage, deletes }
+        Replay { label: image.label, log: image.log, data: image.data, rsn, until, damage, deletes }
     }
 
     /// Applies what is behind the checkpoint `head`. Returns the end of the log.
@@ -133,8 +135,13 @@ impl<'a> Replay<'a> {
         let (log, path) = self.log;
         let mut ring = Ring::new(log, path, self.label.uuid, self.label.log_bytes);
         let mut at = head.log;
+        let mut next = ring.group(at, self.label.units);
         while self.rsn < self.until {
-            let Some(group) = ring.group(at, self.label.units)? else { break };
+            let Some(group) = next? else { break };
+            next = ring.group(group.after, self.label.units);
+            if matches!(next, Ok(None)) && !group.is_in(self.data) {
+                break; // The last one, and not whole: it never happened, and nobody has had an answer.
+            }
             self.damage.log_groups += u64::from(!group.whole);
             see(&group);
             for (n, (record, payload, intact)) in (group.first_rsn..).zip(group.records) {

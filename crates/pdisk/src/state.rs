@@ -81,6 +81,9 @@ pub(crate) struct State {
     pub rsn: u64,
     /// The last record that is durable.
     pub durable: u64,
+    /// The last record that no crash takes back: one behind its group proves that, or its group names no bytes in the data
+    /// file. What is durable and not firm is durable by these bytes: they must stay until then (`log`, "The last group").
+    pub firm: u64,
     /// The last record of the life before this one ([`Pdisk::begin_life`](crate::Pdisk::begin_life)).
     pub inherited: u64,
     /// Strips of that life with a prepared version that a delete of this life has left, and the record of it.
@@ -120,6 +123,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether somebody waits for units that only a group behind the last one gives back.
+    pub fn wants_proof(&self) -> bool {
+        self.firm < self.durable && !self.space_waiters.is_empty()
+    }
+
     /// Whether nothing has asked in this life for what is prepared on a strip whose last record is `rsn`.
     pub fn is_inherited(&self, strip: StripId, rsn: u64) -> bool {
         rsn <= self.inherited || self.left_prepared.get(&strip) == Some(&rsn)

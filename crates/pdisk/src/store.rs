@@ -2,9 +2,9 @@
 //! Every change is a log record, applied to the index at once and appended to the pending list; it is
 //! answered when the committer has made it durable (`commit`). The lock is never held across I/O.
 //!
-//! Freed units wait in a generation until (1) the record that freed them is durable and (2) every read
+//! Freed units wait in a generation until (1) the record that freed them is firm (`State::firm`) and (2) every read
 //! or in-place write that may still use them has ended. In-place writes of small versions wait the same
-//! way after the adoption, so that a reader of the old version never sees new bytes.
+//! way after the adoption, so that a reader of the old version never sees new bytes, and recovery finds what the last group names.
 //! The first write or flush error latches the pdisk failed: every waiter is answered `Failed`. A write for which the
 //! host's file system has no room is the exception: it is tried again (`is_short`), or its operation refused.
 
@@ -65,6 +65,8 @@ pub(crate) struct Store {
     /// Memory of small payloads that wait for their place.
     pub small: BufPool,
     pub stats: Stats,
+    /// The data file is flushed together with the record that names its bytes, not before that is written.
+    pub flush_together: AtomicBool,
     state: Mutex<State>,
     /// Closed generations wait for readers.
     pub draining: AtomicBool,
@@ -101,6 +103,8 @@ impl Store {
             space: recovered.space,
             rsn: recovered.rsn,
             durable: recovered.rsn,
+            // But for what the open does first, which waits for its own record: that proves the last group.
+            firm: recovered.rsn,
             inherited: recovered.rsn,
             left_prepared: HashMap::new(),
             head: recovered.head,
@@ -132,11 +136,12 @@ impl Store {
             files,
             node,
             queues,
-            options,
             reserve_units,
             index_max,
             small: BufPool::new(IDLE_SMALL),
             commit_watch: CommitWatch::default(),
+            flush_together: AtomicBool::new(options.flush_together),
+            options,
             state: Mutex::new(state),
             draining: AtomicBool::new(false),
             commit_wake: Condvar::new(),
@@ -280,7 +285,7 @@ impl Store {
     pub fn release(&self, state: &mut State) {
         let mut released = false;
         while state.generations.len() > 1
-            && state.generations.front().is_some_and(|g| g.last_rsn <= state.durable && g.is_unused())
+            && state.generations.front().is_some_and(|g| g.last_rsn <= state.firm && g.is_unused())
         {
             let Some(over) = state.generations.pop_front() else { break };
             for e in over.freed {

@@ -15,6 +15,9 @@ pub const LEVEL: u16 = 2;
 pub const LEVEL_FIRST: u16 = 1;
 /// From this level on the manager's store keeps which build each node's server had.
 pub const LEVEL_BUILDS_KEPT: u16 = 2;
+/// From this level on a pdisk flushes bytes in its data file together with the record that names them. Not a level of its own: no
+/// build that knows levels is released.
+pub const LEVEL_FLUSHED_TOGETHER: u16 = 2;
 
 /// What this process is.
 static OWN: OnceLock<Build> = OnceLock::new();

@@ -79,6 +79,8 @@ pub fn open_options(tunables: &Tunables, cluster: ClusterId, id: PdiskId) -> Ope
         fast_write_memory: tunables.fast_write_memory().0,
         index_memory: Some(tunables.index_memory().0).filter(|bytes| *bytes > 0),
         marks_asked: true,
+        // Until the server knows that every build of the cluster can recover that.
+        flush_together: false,
         ..OpenOptions::new(cluster, id)
     }
 }

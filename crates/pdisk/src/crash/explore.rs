@@ -245,6 +245,7 @@ fn with_image<T>(label: &Label, disk: &Disk, patches: &Patches<'_>, run: impl Fn
     run(&Image {
         label,
         log: (&view(FileKind::Log), Path::new("log")),
+        data: &view(FileKind::Data),
         crc: (&view(FileKind::Crc), Path::new("crc")),
         index: [
             (&view(FileKind::Index0), Path::new("index.0")),

@@ -59,6 +59,7 @@ impl Offline {
         Image {
             label: &self.label,
             log: pair(&self.log),
+            data: &self.data,
             crc: pair(&self.crc),
             index: [pair(&self.index[0]), pair(&self.index[1])],
         }

@@ -230,6 +230,11 @@ impl Bench {
         Ok(bench)
     }
 
+    /// Whether data and record are flushed together from now on, or the data first.
+    pub fn flush_together(&self, together: bool) {
+        self.pdisks.iter().for_each(|pdisk| pdisk.flush_together(together));
+    }
+
     fn load(&mut self) -> Result<(), PdiskError> {
         let each = (self.strips * u64::from(self.options.pdisks)).div_ceil(8);
         let workers: Vec<_> = (0..8).map(|w| self.worker(w * each, 8)).collect();
