@@ -1,7 +1,7 @@
 //! What no file of the kernel says: outputs of programs, where they are there. Each runs for a few seconds at most; what
 //! it printed is read as the same output in a dump is, and goes into an archive as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
@@ -55,11 +55,14 @@ fn far_ends(r: &mut Reader<'_>) {
             heard.entry(named).or_default().push((at + 1, value.trim()));
         }
     }
-    let interfaces = r.facts.below("net");
+    let known: BTreeSet<String> = r.facts.below("net").iter().map(|name| named(name)).collect();
+    let several: BTreeSet<&str> =
+        heard.iter().filter(|(_, said)| said.len() > 1).map(|((interface, _), _)| *interface).collect();
     for ((interface, fact), said) in &heard {
-        let alone = heard.iter().all(|((other, _), said)| other != interface || said.len() == 1);
-        let known = interfaces.iter().any(|name| named(name) == *interface);
-        if let (true, true, [(line, value)]) = (alone, known, said.as_slice()) {
+        if let [(line, value)] = said.as_slice()
+            && known.contains(*interface)
+            && !several.contains(interface)
+        {
             r.facts.insert(["net", interface, fact], Value::parse(value), Origin::at(words.join(" "), *line));
         }
     }

@@ -1,5 +1,5 @@
 //! The largest packet that passes to another host, by trying: ICMP echoes that may not be cut on the way. Asked for only,
-//! since it sends. A few dozen packets at most; each is waited for half a second and tried twice.
+//! since it sends. A few dozen packets at most, each tried twice; what comes back at once is not waited for as long as what takes its time.
 
 use std::{
     io::{
@@ -23,8 +23,11 @@ use rustix::{
 use super::tree::Tree;
 use crate::facts::{Facts, Origin};
 
-/// How long an answer may take.
+/// How long the first answer may take, and any other at most.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How many times as long as the first answer took the others may take, and how long at least.
+const TIMES_THE_FIRST: u32 = 20;
+const PATIENCE_LEAST: Duration = Duration::from_millis(100);
 /// Echoes of each size.
 const TRIES: usize = 2;
 /// Headers of IP and ICMP.
@@ -51,6 +54,7 @@ pub fn probe(host: &str) -> io::Result<Facts> {
         echo => echo?,
     };
     let answers = echo.passes(LEAST)? == Fate::Passed;
+    echo.be_patient(echo.took * TIMES_THE_FIRST)?;
     facts.insert(["probe", host, "answers"], answers, origin());
     if !answers {
         return Ok(facts);
@@ -115,6 +119,9 @@ struct Echo {
     id: u16,
     /// Of the next one.
     sequence: u16,
+    patience: Duration,
+    /// How long the last answer took.
+    took: Duration,
 }
 
 impl Echo {
@@ -130,8 +137,16 @@ impl Echo {
         connect(&socket, &SocketAddrV4::new(address, 0))?;
         // Never cut, and whatever was learned of the path before does not count.
         sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
-        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Echo { socket, id: (std::process::id() & 0xffff) as u16, sequence: 0 })
+        let id = (std::process::id() & 0xffff) as u16;
+        let mut echo = Echo { socket, id, sequence: 0, patience: PATIENCE, took: PATIENCE };
+        echo.be_patient(PATIENCE)?;
+        Ok(echo)
+    }
+
+    fn be_patient(&mut self, patience: Duration) -> io::Result<()> {
+        self.patience = patience.clamp(PATIENCE_LEAST, PATIENCE);
+        sockopt::set_socket_timeout(&self.socket, Timeout::Recv, Some(self.patience))?;
+        Ok(())
     }
 
     /// Whether a packet of so many bytes, headers and all, comes back.
@@ -153,15 +168,16 @@ impl Echo {
     }
 
     /// Whether the answer to the last request arrives in time.
-    fn comes_back(&self) -> bool {
-        let until = Instant::now() + PATIENCE;
+    fn comes_back(&mut self) -> bool {
+        let sent = Instant::now();
         let mut buffer = vec![0u8; MOST as usize];
-        while Instant::now() < until {
+        while sent.elapsed() < self.patience {
             // An error is what a router says, or the end of patience.
             let Ok((_, length)) = recv(&self.socket, buffer.as_mut_slice(), RecvFlags::empty()) else {
                 return false;
             };
             if is_answer(&buffer[..length], self.sequence) {
+                self.took = sent.elapsed();
                 return true;
             }
         }
