@@ -96,11 +96,7 @@ pub fn plan(root: &Path, findings: &[&Finding]) -> Result<Vec<Changed>, ApplyErr
         let Some(change) = &finding.change else { continue };
         let fact = change.fact.to_string();
         let settable = settable(&fact)?;
-        if change.value.is_empty()
-            || !change.value.chars().all(|c| c.is_ascii_alphanumeric() || " +-_.,:/".contains(c))
-        {
-            return Err(ApplyError::NotPlain { fact, value: change.value.clone() });
-        }
+        plain(&fact, &change.value)?;
         let before = read(root, &fact, &settable)?;
         if !same(&before, &change.value) && !changes.iter().any(|c| c.fact == fact) {
             changes.push(Changed { rule: finding.rule.clone(), fact, before, after: change.value.clone() });
@@ -326,8 +322,11 @@ fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), Apply
         let settable = settable(&change.fact)?;
         let manager = settable.interface().map_or(Manager::Nobody, |name| Manager::of(&tree, name));
         let keeper = settable.keeper(&manager);
+        // The journal is a file: what of it goes into a script or a rule is looked at again.
+        plain(&change.fact, &change.after)?;
         let line = settable.line(&change.after, &keeper);
-        lines.push((keeper, format!("# {} (was: {})\n{line}\n", change.rule, change.before)));
+        let said = permanent::comment(&format!("{} (was: {})", change.rule, change.before));
+        lines.push((keeper, format!("{said}{line}\n")));
     }
     permanent::write(root, lines).map_err(|(path, source)| ApplyError::Io {
         fact: path.strip_prefix(root).unwrap_or(&path).display().to_string(),
@@ -335,6 +334,14 @@ fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), Apply
         path,
         source,
     })
+}
+
+/// Refuses a value that could be more than a value where it is written.
+fn plain(fact: &str, value: &str) -> Result<(), ApplyError> {
+    if !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || " +-_.,:/".contains(c)) {
+        return Ok(());
+    }
+    Err(ApplyError::NotPlain { fact: fact.to_owned(), value: value.to_owned() })
 }
 
 fn settable(fact: &str) -> Result<Settable, ApplyError> {

@@ -59,6 +59,17 @@ impl Keeper {
     }
 }
 
+/// One line of comment, whatever the text holds: it has values that files of the kernel and the journal gave, and a second line
+/// would be a command.
+pub(crate) fn comment(text: &str) -> String {
+    let mut line = "# ".to_owned();
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line.push('\n');
+    line
+}
+
 /// Writes our own files so that they hold these lines, in this order, and removes those that have none.
 ///
 /// # Errors

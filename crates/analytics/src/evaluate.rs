@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::{
     answer::{Answer, AnswerRow, Value},
     legend::Legend,
-    query::{Comparison, Filter, Query, QueryError},
+    query::{Comparison, Filter, Query, QueryError, is_ordered},
     source::{Source, SourceError},
 };
 
@@ -113,7 +113,7 @@ fn passes(filter: &Filter, value: &Value) -> Option<bool> {
             want.bucket == *inode && want.text.split_once(':').is_some_and(|(f, _)| f.parse() == Ok(*fs))
         })),
     };
-    let bucketed = matches!(filter.dimension, "size" | "latency");
+    let bucketed = is_ordered(filter.dimension);
     let bound = filter.wanted.first().map_or(0, |want| want.bucket);
     match (filter.comparison, value) {
         (Comparison::Is, _) => is(bucketed),
@@ -145,7 +145,8 @@ fn dimension_of(
         "file" => Value::File(key.fs, key.inode),
         "fs" => Value::Number(key.fs.into()),
         "user" => Value::Number(key.user.into()),
-        "pdisk" => Value::Text(PdiskId(key.pdisk).to_string()),
+        "offset" => Value::Number(key.place.into()),
+        "pdisk" => Value::Text(PdiskId(key.place).to_string()),
         "class" => text(legend.class(set, key.class)),
         "size" => Value::Number(key.size.into()),
         _ => Value::Other,
@@ -295,7 +296,7 @@ mod tests {
     /// kept apart.
     fn found(text: &str) -> Answer {
         let row = |inode, size, amount| Row {
-            key: Key { session: 9, inode, fs: 1, size, op: 5, class: 1, pdisk: 2, user: 0 },
+            key: Key { session: 9, inode, fs: 1, size, op: 5, class: 1, place: 2, user: 0 },
             amount,
             missed: 0,
         };

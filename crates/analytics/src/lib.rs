@@ -21,7 +21,7 @@ pub use files::{
     tier::Tier,
     writer::Store,
 };
-pub use query::{Comparison, Filter, Query, QueryError, Want, bucket};
+pub use query::{Comparison, Filter, Query, QueryError, Want, bucket, is_ordered};
 pub use recording::{Recorder, Recording, Section};
 pub use request::{Reply, Request, RequestError, answer, now_us, unhex};
 pub use source::Source;

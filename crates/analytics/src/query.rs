@@ -27,7 +27,7 @@ pub enum Comparison {
     Is,
     /// `!=`: none of them.
     IsNot,
-    /// `>=`; sizes and latencies only.
+    /// `>=`; sizes, offsets and latencies only.
     AtLeast,
     /// `<`; the same.
     Below,
@@ -163,10 +163,16 @@ fn latency_ns(text: &str) -> Option<u64> {
     (number >= 0.0 && number * scale < 1e18).then_some((number * scale) as u64)
 }
 
-/// The bucket of a size or a latency that is written so.
+/// Whether values of a dimension are numbers of buckets, which have an order.
+pub fn is_ordered(dimension: &str) -> bool {
+    matches!(dimension, "size" | "offset" | "latency")
+}
+
+/// The bucket of a size, an offset or a latency that is written so.
 pub fn bucket(dimension: &str, text: &str) -> Option<u64> {
     match dimension {
-        "size" if text == "none" => Some(0),
+        "size" | "offset" if text == "none" => Some(0),
+        "offset" => text.parse().ok().map(|at: ByteSize| u64::from(stats::offset_octave(Some(at.0)))),
         "size" => text.parse().ok().map(|size: ByteSize| u64::from(stats::size_octave(size.0))),
         "latency" => latency_ns(text).map(|ns| stats::latency_bucket(ns) as u64),
         _ => None,
@@ -226,7 +232,7 @@ impl Query {
         let Some((comparison, _)) = Comparison::ALL.into_iter().find(|(_, sign)| reader.takes(sign)) else {
             return reader.wrong(sign_at, "possible: ] = != >= <".to_owned());
         };
-        let ordered = matches!(dimension, "size" | "latency");
+        let ordered = is_ordered(dimension);
         if !ordered && matches!(comparison, Comparison::AtLeast | Comparison::Below) {
             return reader.wrong(sign_at, format!("{dimension} has no order; possible: = !="));
         }
@@ -236,7 +242,7 @@ impl Query {
             let text = reader.value()?;
             let found = if ordered { bucket(dimension, &text) } else { Some(inode(&text)) };
             let Some(bucket) = found else {
-                let example = if dimension == "size" { "4k or 1m" } else { "200us, 1.5ms or 2s" };
+                let example = if dimension == "latency" { "200us, 1.5ms or 2s" } else { "4k or 1m" };
                 return reader.wrong(begun, format!("{text:?} is no {dimension}; write it as {example}"));
             };
             wanted.push(Want { text, bucket });
@@ -304,6 +310,7 @@ mod tests {
             ("file.ops[file", 14, "] = != >= <"),
             ("file.ops[file>=3]", 14, "no order"),
             ("file.ops[size=x]", 15, "4k or 1m"),
+            ("file.ops[offset>=x]", 18, "4k or 1m"),
             ("file.ops[latency<5]", 18, "1.5ms"),
             ("file.ops[file=]", 15, "missing"),
             ("file.ops[file=\"a]", 15, "does not end"),

@@ -27,14 +27,14 @@ pub use history::{
 };
 pub use operations::{
     Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,
-    names_of, recorder, set_recording, size_octave,
+    names_of, offset_octave, recorder, set_recording, size_octave,
 };
 pub use prometheus::Form;
 pub use registry::{
     FamilySnapshot, HISTOGRAM_SERIES_PER_FAMILY_MAX, HISTOGRAMS_MAX, HistSummary, Kind, OTHER, Registry,
     SERIES_MAX, SERIES_PER_FAMILY_MAX, SeriesSnapshot, SeriesValue, Snapshot, StatsError,
 };
-pub use table::{Measure, STATISTICS, Source, Statistic, markdown};
+pub use table::{DERIVED, Measure, STATISTICS, Source, Statistic, derived_from, markdown};
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 

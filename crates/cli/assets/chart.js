@@ -10,7 +10,7 @@ const ROWS_MAX = 200;
 /** Rows that the table shows. */
 const TABLE_MAX = 8;
 /** What one goes into next, by what is looked at. */
-const NEXT = { file: ["client", "file", "op", "latency", "size"], strip: ["process", "pdisk", "file", "op", "latency"] };
+const NEXT = { file: ["client", "file", "op", "latency", "size", "offset"], strip: ["process", "pdisk", "file", "op", "latency"] };
 /** Values within which there is nothing. */
 const CLOSED = ["(others)", "(no file)"];
 
@@ -158,11 +158,14 @@ export class Chart {
     }
     if (found.chart.starts) this.found.chart.starts = { ...this.found.chart.starts, ...found.chart.starts };
     const fresh = new Map(found.rows.map((row) => [this.name(row), row]));
+    // A process that is gone has a gap, whatever the others recorded.
+    const by = found.chart.recorded_by;
+    const gone = (row, n) => !!by && row.key[by.by] !== "(others)" && !(by.of[row.key[by.by]]?.[n] > 0);
     found.chart.recorded.forEach((recorded, n) => {
       const second = at(begins + n + 1);
       if (second < 0 || recorded < this.recorded[second]) return;
       this.recorded[second] = recorded;
-      for (const [name, row] of this.rows) row.steps[second] = recorded ? fresh.get(name)?.steps[n] ?? 0 : null;
+      for (const [name, row] of this.rows) row.steps[second] = recorded && !gone(row, n) ? fresh.get(name)?.steps[n] ?? 0 : null;
     });
     const old = this.times.findIndex((time) => time > this.page.window()[0]);
     if (old > 0) {

@@ -46,28 +46,68 @@ const bad = (text, is) => (is ? { text: text ?? "-", bad: true } : text);
 
 /** A remark with its command, if one stands in it, to copy. */
 function remark(text) {
-  const found = text.match(/`(ropewalk [^`]+)`/) ?? text.match(/: (ropewalk [^;]+)$/);
+  const found = text.match(/`((?:ropewalk|ethtool|lspci) [^`]+)`/) ?? text.match(/: (ropewalk [^;]+)$/);
   const button = found && el("button", { onclick: (event) => copy(found[1], event.target) }, "Copy: " + found[1]);
   return el("li", {}, text, " ", button);
 }
 
+/** What is wrong with a port of a card; nothing of what software made. */
+function wrongPort(p) {
+  if (!p.card) return {};
+  const hardware = p.hardware ?? {};
+  return {
+    state: p.state === "down",
+    duplex: p.duplex === "half",
+    errors: p.receive_errors > 0 || p.send_errors > 0,
+    link: !!hardware.link && !!hardware.best_link && hardware.link !== hardware.best_link,
+  };
+}
+
+/** What to do about the ports of a host: each a line of text with a command in it. */
+function portRemarks(host) {
+  return (host.ports ?? []).flatMap((p) => {
+    const wrong = wrongPort(p);
+    const says = [];
+    if (wrong.state && !p.bond) says.push(`${host.name} ${p.name}: no link. Look at cable and switch port: \`ethtool ${p.name}\``);
+    if (wrong.duplex) says.push(`${host.name} ${p.name}: half duplex. The two ends do not agree: \`ethtool ${p.name}\``);
+    if (wrong.errors) says.push(`${host.name} ${p.name}: errors were counted. Which, says \`ethtool -S ${p.name}\``);
+    if (wrong.link) says.push(`${host.name} ${p.name}: its card is linked at ${p.hardware.link}, and could be at ${p.hardware.best_link}: another slot, or seat it anew: \`lspci -vv -s ${p.hardware.address}\``);
+    return says;
+  });
+}
+
 function parts(found) {
   const used = (p) => (p.size_bytes ? `${amount(p.used_bytes, "bytes")} of ${amount(p.size_bytes, "bytes")}` : "-");
-  const health = found.healthy
+  const ports = found.hosts.flatMap(portRemarks);
+  const remarks = [...found.remarks, ...ports];
+  const health = remarks.length === 0
     ? el("p.verdict.good", {}, "Nothing is wrong.")
-    : el("div.verdict.bad", {}, el("strong", {}, "What is wrong, and what to do"), el("ul", {}, found.remarks.map(remark)));
-  const pdisks = found.pdisks.map((p) => [p.name, p.node, p.rack, bad(p.state, p.state !== "ok"), used(p), p.last_report_s === null ? bad("never", true) : p.last_report_s.toFixed(1) + " s ago"]);
-  const processes = found.processes.map((p) => [p.process, p.role, p.address, p.pid, bad(p.answers ? "answers" : "does not answer", !p.answers)]);
+    : el("div.verdict.bad", {}, el("strong", {}, "What is wrong, and what to do"), el("ul", {}, remarks.map(remark)));
+  const disks = new Map(found.hosts.flatMap((host) => (host.disks ?? []).map((disk) => [disk.pdisk, disk])));
+  const pdisks = found.pdisks.map((p) => {
+    const disk = disks.get(p.name) ?? {};
+    return [p.name, p.node, p.rack, bad(p.state, p.state !== "ok"), used(p), p.last_report_s === null ? bad("never", true) : p.last_report_s.toFixed(1) + " s ago",
+      disk.device, [disk.model, disk.serial].filter(Boolean).join(" ") || null, disk.firmware, disk.enclosure ?? disk.card?.slot ?? disk.card?.address];
+  });
+  const pools = found.pools.map((p) => {
+    const [whole, ...lack] = p.by_missing;
+    return [p.name, p.code, p.groups, whole, bad(lack.join(" / ") || "-", lack.some((n) => n > 0)), bad(p.unreadable, p.unreadable > 0), p.pdisks_counting, p.spare_pdisks, p.moving];
+  });
+  const processes = found.processes.map((p) => [p.process, p.role, p.host, p.address, p.pid, bad(p.answers ? "answers" : "does not answer", !p.answers)]);
   const rails = found.rails.map((r) => [r.process, r.peer, r.rail, bad(r.up ? "up" : "left: " + (r.last_error ?? ""), !r.up),
     bad(`${r.active} of ${r.connections}`, r.active < r.connections), amount(r.bytes_per_second, "bytes") + "/s", time(r.rtt_us)]);
-  const ports = found.hosts.flatMap((host) => (host.ports ?? []).map((p) => [host.name, p.name, bad(p.state, p.card !== null && p.state === "down"),
-    p.mbit_per_second ? p.mbit_per_second / 1000 + " Gbit/s" : null, p.mtu, p.card, p.driver, p.bond, p.address,
-    bad(`${p.receive_errors ?? "-"} / ${p.send_errors ?? "-"}`, p.receive_errors > 0 || p.send_errors > 0)]));
+  const rows = found.hosts.flatMap((host) => (host.ports ?? []).map((p) => {
+    const [wrong, card] = [wrongPort(p), p.hardware ?? {}];
+    const speed = p.mbit_per_second ? p.mbit_per_second / 1000 + " Gbit/s" : null;
+    return [host.name, p.name, bad(p.state, wrong.state), bad(p.duplex === "half" ? `${speed ?? ""} half` : speed, wrong.duplex), p.mtu, card.slot ?? p.card,
+      bad(card.link, wrong.link), card.id, p.driver, p.firmware, p.bond, p.address, bad(`${p.receive_errors ?? "-"} / ${p.send_errors ?? "-"}`, wrong.errors)];
+  }));
   return [
     health,
-    part("Pdisks", ["pdisk", "node", "rack", "state", "used", "last report"], pdisks),
-    part("Rails", ["from", "to", "rail", "state", "connections", "rate", "round trip"], rails),
-    part("Processes", ["process", "role", "address", "pid", "state"], processes),
-    part("Ports", ["host", "port", "state", "speed", "MTU", "card", "driver", "bond", "address", "errors in / out"], ports),
+    part("Pools and their groups", ["pool", "code", "groups", "whole", "with 1 / 2 / .. lost", "unreadable", "pdisks", "spare", "to move"], pools),
+    part("Pdisks", ["pdisk", "node", "rack", "state", "used", "last report", "disk", "model, serial", "firmware", "enclosure or slot"], pdisks),
+    part("Links and rails", ["from", "to", "rail", "state", "connections", "rate", "round trip"], rails),
+    part("Processes", ["process", "role", "host", "address", "pid", "state"], processes),
+    part("Ports and cards", ["host", "port", "state", "speed", "MTU", "slot", "card's link", "id", "driver", "firmware", "bond", "address", "errors in / out"], rows),
   ];
 }

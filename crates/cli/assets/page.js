@@ -34,7 +34,11 @@ class Page {
     this.hardware = new Hardware(at("hardware"));
     this.controls();
     try {
-      [this.statistics, this.worksheets] = await Promise.all([ask("/api/statistics"), ask("/api/worksheets")]);
+      let present;
+      [this.statistics, this.worksheets, present] = await Promise.all(["/api/statistics", "/api/worksheets", "/api/now"].map((of) => ask(of)));
+      this.ahead = present.now - Date.now() / 1000;
+      at("recorded").hidden = !present.recorded;
+      at("view-hardware").hidden = present.recorded;
     } catch (error) {
       return this.says(error.message, true);
     }

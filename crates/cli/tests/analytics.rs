@@ -1,6 +1,6 @@
 //! Analytics against what is known to have been done: operations on two mounts are counted exactly and drilled into; a pdisk
 //! that is slow is found; a process that is gone is named; `top` in a terminal.
-#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
 #[path = "common/mounts.rs"]
@@ -8,8 +8,9 @@ mod mounts;
 
 use std::{
     fs,
+    net::TcpListener,
     os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -132,6 +133,7 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     };
     let parquet = file("exported.parquet");
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+    read_by_others(&cluster.dir().join("exported.parquet"), 300.0);
     let html = String::from_utf8(file("exported.html")).unwrap();
     assert!(html.contains("/heavy") && html.starts_with("<!doctype html>") && !html.contains("src="));
 
@@ -146,17 +148,27 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
         values(&query(cluster, &format!("manager.ops[client={first}][op]")), "op").contains(&"mutate".into())
     );
 
-    // A file that is gone is still told apart, and can be asked for.
+    by_place(cluster);
+    beside_operations(cluster, &mounts);
+
+    // A file that is gone, and one whose directory is gone as well, are known by their last paths; one that has another name by that.
     fs::remove_file(mounts.at(1, "light")).unwrap();
+    fs::rename(mounts.at(1, "logs/deep"), mounts.at(1, "logs/deeper")).unwrap();
+    assert_eq!(total(cluster, "file.ops[op=write][file=/logs/deeper]"), 5.0);
+    fs::remove_file(mounts.at(0, "logs/deeper")).unwrap();
+    fs::remove_dir(mounts.at(0, "logs")).unwrap();
     let files = values(&query(cluster, "file.ops[op=write][file]"), "file");
-    let gone = files.iter().find(|file| file.starts_with("removed (")).unwrap_or_else(|| panic!("{files:?}"));
-    assert_eq!(total(cluster, &format!("file.ops[op=write][file={gone}]")), 40.0);
+    assert_eq!(files, ["/heavy", "/light (removed)", "/logs/deeper (removed)"]);
+    assert_eq!(total(cluster, "file.ops[op=write][file=/light (removed)]"), 40.0);
+    assert_eq!(total(cluster, "file.ops[op=write][directory=/logs]"), 5.0);
 
     // What cannot be asked is told with what can.
     for (text, says) in [
         ("file.ops[client=nobody]", first),
         ("file.ops[file=/nothing]", "/heavy"),
         ("file.ops[directory=/nothing]", "/logs"),
+        ("strip.ops[pool=none]", "possible: "),
+        ("strip.ops[node=n9]", "possible: n1, n2, n3"),
         ("file.ops[fs=none]", "possible: fs1"),
         ("file.ops[colour]", "possible: client, fs, file"),
         ("file.opps", "possible: file.ops"),
@@ -169,7 +181,8 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
 
     // Every statistic that a process counts stands in the table.
     for process in cluster.json(&["status"])["processes"].as_array().into_iter().flatten() {
-        assert!(process["statistics"]["refused"].as_array().is_none_or(Vec::is_empty), "{process}");
+        let refused = process["status"]["statistics"]["refused"].as_array();
+        assert!(refused.is_some_and(Vec::is_empty), "{process}");
     }
 
     // Recording can be turned off, and on again.
@@ -198,6 +211,118 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/top.py");
     let live = Command::new("python3").args([script, ROPEWALK, dir]).output().unwrap();
     assert!(live.status.success(), "{}", String::from_utf8_lossy(&live.stderr));
+}
+
+/// What DuckDB and pyarrow find in it, where Python (or that of ROPEWALK_PYTHON) has them.
+fn read_by_others(file: &Path, of_heavy: f64) {
+    let python = std::env::var("ROPEWALK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parquet.py");
+    let output = Command::new(python).arg(script).arg(file).args(["file", "operations"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let engines = found.as_object().unwrap();
+    println!("the Parquet file was read by: {:?}", engines.keys().collect::<Vec<_>>());
+    for (engine, sums) in engines {
+        assert_eq!(sums["/heavy"].as_f64(), Some(of_heavy), "{engine}: {sums}");
+    }
+}
+
+/// By where in the file, in which pool, on which node.
+fn by_place(cluster: &Cluster) {
+    assert_eq!(total(cluster, "file.ops[op=write][file=/heavy][offset>=16m]"), 44.0);
+    assert_eq!(total(cluster, "file.ops[op=write][file=/heavy][offset=0]"), 1.0);
+    let offsets = query(cluster, "file.ops[op=write][file=/heavy][offset]");
+    let shown = values(&offsets, "offset");
+    assert!(shown.contains(&"0".into()) && shown.contains(&"16m".into()), "{shown:?}");
+    let prepares = total(cluster, "strip.ops[op=prepare]");
+    let pools = query(cluster, "strip.ops[op=prepare][pool]");
+    let pool = &values(&pools, "pool")[0];
+    assert_eq!(pools["rows"].as_array().map(Vec::len), Some(1));
+    assert_eq!(pools["total"].as_f64(), Some(prepares));
+    assert_eq!(total(cluster, &format!("strip.ops[op=prepare][pool={pool}]")), prepares);
+    let mut nodes = values(&query(cluster, "strip.ops[op=prepare][node]"), "node");
+    nodes.sort();
+    assert_eq!(nodes, ["n1", "n2", "n3"]);
+    for node in nodes {
+        let of = |dimension: &str| total(cluster, &format!("strip.ops[op=prepare][{dimension}={node}]"));
+        assert_eq!(of("node"), of("process"), "each pdisk is served by its node");
+    }
+}
+
+/// What is counted beside operations: errors, locks, tokens, misses by reason, connections, pdisks at work.
+fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
+    fs::metadata(mounts.at(0, "not there")).unwrap_err();
+    let heavy = mounts.at(1, "heavy");
+    let locked = Command::new("flock").arg(&heavy).arg("true").status().unwrap();
+    assert!(locked.success());
+    // Read by one mount, written by the other, read again.
+    let whole = || assert_eq!(fs::read(&heavy).unwrap().len(), 300 * (64 << 10));
+    whole();
+    write_direct(&mounts.at(0, "heavy"), 300, 64 << 10);
+    whole();
+    for counted in [
+        "file.errors[op=lookup][error=ENOENT]",
+        "locks.waits[kind=flock][outcome=set]",
+        "tokens.waits[need=read]",
+        "tokens.given_up[what=cleaned]",
+        "pagepool.misses[reason=first]",
+        "pagepool.misses[reason=given_up]",
+        "pagepool.read_bytes[how=ahead]",
+        "net.connection_sent_bytes[connection=1]",
+        "net.connection_received_bytes[connection=control]",
+        "pdisk.busy_us[pdisk=pdisk1]",
+    ] {
+        until(counted, || total(cluster, counted) > 0.0);
+    }
+    let misses = |reason: &str| total(cluster, &format!("pagepool.misses[reason={reason}]"));
+    let all = total(cluster, "pagepool.misses");
+    assert!(misses("first") + misses("given_up") + misses("part") + misses("evicted") == all, "{all}");
+    the_same_elsewhere(cluster);
+}
+
+/// The same figures as `/proc` and `status --json` have.
+fn the_same_elsewhere(cluster: &Cluster) {
+    let status = || cluster.json(&["status"]);
+    let of = |status: &Value, name: &str| {
+        let all = status["processes"].as_array().unwrap().iter();
+        all.filter(|process| process["name"] == name).map(|process| process["pid"].as_u64().unwrap()).next()
+    };
+    let pid = of(&status(), "n1").unwrap_or_else(|| panic!("{:#}", status()));
+    let cpu_us = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) * 1e4
+    };
+    // It is looked at once a second, by a clock of hundredths, and from a moment after the process's start on.
+    until("the CPU time of n1 is that of /proc", || {
+        let (before, ours, after) = (cpu_us(), total(cluster, "process.cpu_us[process=n1]"), cpu_us());
+        ours <= after && ours >= before - 500_000.0
+    });
+    // Whole counts of the registry and the sums of seconds are the same.
+    let records = || {
+        let all = status();
+        let n1 = all["processes"].as_array().unwrap().iter().find(|process| process["name"] == "n1").unwrap();
+        let series =
+            n1["status"]["statistics"]["families"]["pdisk_commit_records"]["series"].as_array().unwrap();
+        series.iter().map(|series| series["value"]["counter"].as_f64().unwrap()).sum::<f64>()
+    };
+    until("status --json has the same records of commits", || {
+        let (before, ours, after) =
+            (records(), total(cluster, "pdisk.commit_records[process=n1]"), records());
+        before == after && ours == after
+    });
+    let resident = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = resident.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident = line.split_whitespace().next().unwrap().parse::<f64>().unwrap() * 1024.0;
+    let ours = cluster.json(&[
+        "analytics",
+        "query",
+        "process.memory_bytes[process=n1][what=resident]",
+        "--from",
+        "-3s",
+    ]);
+    let ours = ours["rows"][0]["total"].as_f64().unwrap();
+    assert!((ours / resident - 1.0).abs() < 0.2, "{ours} of memory, /proc says {resident}");
 }
 
 /// 20 writes of 1 MiB, and fsync after each second one; what fio says of it.
@@ -231,16 +356,75 @@ fn agrees_with_fio(cluster: &Cluster, told: &Value) {
     assert!(ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5, "fio's median is {fio} us, ours below {ours} us");
 }
 
+/// The first of some ports that were free just now.
+fn free_ports(count: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let start = 20_000 + (std::process::id() % 10_000) as u16;
+    (start..32_000).step_by(count.into()).find(|first| (0..count).all(|n| free(first + n))).unwrap()
+}
+
+/// A library by which a process finds the system's clock half a minute ahead.
+fn clock_ahead(place: &Path) -> PathBuf {
+    let (source, library) = (place.join("ahead.c"), place.join("ahead.so"));
+    let text = "#define _GNU_SOURCE\n#include <time.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n\
+        int clock_gettime(clockid_t id, struct timespec *t) {\n\
+        \tlong failed = syscall(SYS_clock_gettime, id, t);\n\
+        \tif (!failed && id == CLOCK_REALTIME) t->tv_sec += 30;\n\treturn failed;\n}\n";
+    fs::write(&source, text).unwrap();
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(made.unwrap().success());
+    library
+}
+
+/// Each block has a strip on each of the three pdisks: by the second n1 and n3, whose clock is ahead, have done the same.
+fn a_clock_that_is_ahead_is_seen_through(cluster: &Cluster) {
+    let busy = |node: &str| -> Option<(usize, usize, f64)> {
+        let text = format!("strip.ops[op=prepare][process={node}]");
+        let found = cluster.json(&["analytics", "query", &text, "--from", "-55s", "--step", "1s"]);
+        let row = &found["rows"][0];
+        let steps: Vec<f64> = row["steps"].as_array()?.iter().map(|n| n.as_f64().unwrap_or(0.0)).collect();
+        let ends = (steps.iter().position(|n| *n > 0.0)?, steps.iter().rposition(|n| *n > 0.0)?);
+        Some((ends.0, ends.1, row["total"].as_f64()?))
+    };
+    until("n3's seconds are those of n1", || match (busy("n1"), busy("n3")) {
+        // A second of the one lies across two of the other, and one passes between the questions.
+        (Some(a), Some(b)) => a.2 == b.2 && a.0.abs_diff(b.0) <= 2 && a.1.abs_diff(b.1) <= 2 && a.1 > a.0,
+        _ => false,
+    });
+}
+
 #[test]
 fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
-    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m"]);
+    let first = free_ports(5);
+    let metrics = format!("127.0.0.1:{first}");
+    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m", "--metrics", &metrics]);
     let dir = cluster.dir();
     let dir = dir.to_str().unwrap();
     cluster.kill(|name| name == "n2");
     cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 300ms on=write")]);
+    cluster.kill(|name| name == "n3");
+    let shim = clock_ahead(&cluster.dir());
+    cluster.start_server_with("n3", &[("LD_PRELOAD", shim.to_str().unwrap())]);
     cluster.wait_all_ok(Duration::from_secs(60));
     let told = fio(&cluster.mnt().join("f0"));
     agrees_with_fio(&cluster, &told);
+    a_clock_that_is_ahead_is_seen_through(&cluster);
+    // Manager, nodes (one of them begun anew) and mount, each on its port.
+    for (at, family) in [
+        "manager_commit_seconds",
+        "pdisk_commit_seconds",
+        "pdisk_busy_seconds_total",
+        "pdisk_queued",
+        "file_op_seconds",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let address = format!("http://127.0.0.1:{}/metrics", usize::from(first) + at);
+        let said = Command::new("curl").args(["-s", "--max-time", "10", &address]).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(said.contains(&format!("ropewalk_{family}")), "{address}: {said}");
+    }
     let prepares = "strip.ops[op=prepare][pdisk][process]";
     until("the prepares are counted", || total(&cluster, prepares) >= 60.0);
     let found = query(&cluster, prepares);

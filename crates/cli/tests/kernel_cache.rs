@@ -19,6 +19,7 @@ use std::{
 
 use common::{Random, ok, seed};
 use mounts::Mounts;
+use rustix::fs::Dir;
 
 const BLOCK: usize = 1 << 20;
 /// A token that waits for itself is given up after 60 s only.
@@ -274,4 +275,54 @@ fn removed_files_outlive_the_managers_death() {
     }
     let dir = mounts.cluster.dir();
     ok(&["status", "--dir", dir.to_str().unwrap()]);
+}
+
+/// Names that a directory held open gives when it is read from its start again.
+fn reread(directory: &mut Dir) -> Vec<String> {
+    directory.rewind();
+    let names = directory.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_string());
+    let mut names: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names
+}
+
+/// A directory that is held open is read again from its start: the kernel may have kept the listing, while another mount
+/// changed the directory. It was opened while its mount was alone, or later.
+#[test]
+fn a_directory_held_open_is_never_listed_from_an_old_time() {
+    let mut mounts = Mounts::new(1);
+    fs::create_dir(mounts.at(0, "held")).unwrap();
+    fs::write(mounts.at(0, "held/first"), "").unwrap();
+    let open = |path| Dir::read_from(File::open(path).unwrap()).unwrap();
+    let mut alone = open(mounts.at(0, "held"));
+    assert_eq!((reread(&mut alone), reread(&mut alone)), (vec!["first".into()], vec!["first".into()]));
+    let path = mounts.more.path().join("uring");
+    fs::create_dir(&path).unwrap();
+    mounts.mount_by(&path, "auto");
+    mounts.all.push(path);
+    let (mut here, mut there) = (open(mounts.at(0, "held")), open(mounts.at(1, "held")));
+    let mut names = vec!["first".to_string()];
+    for turn in 0..6 {
+        let changer = turn % 2;
+        for directory in [&mut alone, &mut here, &mut there] {
+            // Kept by the first, were it kept, and given by the second.
+            assert_eq!((reread(directory), reread(directory)), (names.clone(), names.clone()), "turn {turn}");
+        }
+        let name = format!("by{turn}");
+        fs::write(mounts.at(changer, &format!("held/{name}")), "").unwrap();
+        names.insert(turn, name);
+        for directory in [&mut alone, &mut here, &mut there] {
+            assert_eq!(reread(directory), names, "made by mount {changer}");
+        }
+        if turn == 3 {
+            fs::remove_file(mounts.at(1 - changer, "held/by0")).unwrap();
+            fs::rename(mounts.at(changer, "held/by1"), mounts.at(changer, "held/by0")).unwrap();
+            names.remove(1);
+            for directory in [&mut alone, &mut here, &mut there] {
+                assert_eq!(reread(directory), names, "removed and moved");
+            }
+            fs::write(mounts.at(changer, "held/by1"), "").unwrap();
+            names.insert(1, "by1".into());
+        }
+    }
 }

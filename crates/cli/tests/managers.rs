@@ -162,7 +162,7 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
     let registers = Registers::new(&mounts.all, seed);
     let mut random = Random(seed);
     let histories = thread::scope(|scope| {
-        let end = Ends(&load);
+        let end = Ends(&load, &mounts.all);
         load.begin(scope, &mounts.all);
         let readers = registers.begin(scope, &load);
         load.went_on();

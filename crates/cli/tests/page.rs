@@ -38,9 +38,14 @@ fn begin(command: &mut Command) -> Running {
 
 /// The page's process, and its port.
 fn serve(dir: &str) -> (Running, u16) {
+    serve_with(dir, &[])
+}
+
+fn serve_with(dir: &str, options: &[&str]) -> (Running, u16) {
     let mut page = begin(
         Command::new(ROPEWALK)
             .args(["analytics", "serve", "--dir", dir, "--listen", "127.0.0.1:0"])
+            .args(options)
             .stdout(Stdio::piped()),
     );
     let mut line = String::new();
@@ -188,15 +193,53 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     assert!(browser.text().contains("possible: client, fs, file"), "{}", browser.text());
     assert!(browser.errors().iter().all(|error| error.contains("400")), "{:?}", browser.errors());
 
+    as_if_live(&browser, dir, mounts.more.path());
+
     // A server that is gone: named in the charts, red with what to do in the view of the hardware.
     drop(loads);
     cluster.kill(|name| name == "n2");
     browser.open(&format!("http://127.0.0.1:{port}/?gone#q=pdisk.ops%5Bprocess%5D&span=60"));
     browser.until("document.querySelector('.says.wrong')?.textContent.includes('n2')");
+    // Its line ends there, while the others' go on: a gap, and no zero.
+    let steps =
+        |of: &str| format!("[...ropewalk.charts[0].rows.values()].find((row) => row.name === '{of}').steps");
+    browser.until(&format!("{}.slice(-5).every((n) => n === null)", steps("n2")));
+    browser.until(&format!("{}.slice(-8, -4).every((n) => n !== null)", steps("n1")));
+    pictured(&browser, "gap");
     browser.click("document.getElementById('view-hardware')");
     browser.until("[...document.querySelectorAll('#hardware td.bad')].some((cell) => cell.textContent === 'does not answer')");
     browser.until("[...document.querySelectorAll('#hardware li button')].some((button) => button.textContent.includes('ropewalk serve --name n2'))");
     pictured(&browser, "hardware");
+}
+
+/// What was recorded passes on the page as it did, where there is no cluster; a worksheet of it as a file.
+fn as_if_live(browser: &Browser, dir: &str, place: &Path) {
+    let file = place.join("span.rwhist");
+    let file = file.to_str().unwrap();
+    ok(&["analytics", "record", "--dir", dir, "--from", "-25s", "--out", file]);
+    let nowhere = place.join("nowhere");
+    let (_page, port) = serve_with(nowhere.to_str().unwrap(), &["--recording", file, "--speed", "3"]);
+    browser.open(&format!("http://127.0.0.1:{port}/?recorded#q=file.ops%5Bclient%5D&span=30"));
+    browser.until("!document.getElementById('recorded').hidden && ropewalk.charts[0]?.rows.size === 2");
+    let begun = browser.js("return ropewalk.newest ?? ropewalk.window()[1]").as_f64().unwrap();
+    browser.until(&format!("ropewalk.newest >= {begun} + 6"));
+    // No second of it is passed over.
+    browser.until("ropewalk.charts[0].recorded.slice(-5).every((n) => n > 0)");
+    assert_eq!(http(port, "GET", "/api/hardware", &[], "").0, 400);
+    let out = place.join("span.html");
+    ok(&[
+        "analytics",
+        "worksheet",
+        "export",
+        "two",
+        "--dir",
+        dir,
+        "--recording",
+        file,
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert!(fs::read_to_string(out).unwrap().contains("pdisk.commits[latency]"));
 }
 
 /// The heat map of what servers stored has two bands; the upper one, boxed and compared, is one pdisk's.
@@ -239,7 +282,7 @@ fn the_slow_pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
     browser.js(of_n2).as_str().unwrap_or_default().to_owned()
 }
 
-/// A minute of 16 processes, as lines and as a heat map; and two hours of seconds, each with a new name.
+/// A minute of 16 processes, as lines and as a heat map; and a day, with a new name every ten seconds.
 fn draws_fast_and_does_not_grow(browser: &Browser) {
     let made = "const chart = ropewalk.charts[0]; ropewalk.stream = () => {}; ropewalk.source?.close(); const now = Math.floor(ropewalk.now()); \
         const found = (rows, axis, by) => ({query: chart.query, unit: 'operations', from_at_us: (now - 60) * 1e6, told_apart_percent: 100, processes: [], \
@@ -259,17 +302,25 @@ fn draws_fast_and_does_not_grow(browser: &Browser) {
     browser.js(&format!(
         "{made} ropewalk.pinned = null; chart.shown = () => {{}}; ropewalk.newest = now; chart.take(found(16, null, 'process'), 1)"
     ));
-    for _ in 0..8 {
+    // Ten seconds at a time, an hour at a time.
+    let hour = || {
         browser.js(&format!(
-            "{made} const begun = ropewalk.newest; for (let second = begun + 1; second <= begun + 900; second++) {{ ropewalk.newest = second; \
-               const told = found(2, null, 'process'); told.from_at_us = (second - 3) * 1e6; told.chart.recorded = [1, 1, 1]; \
-               told.rows.forEach((row, n) => {{ row.steps = [1, 2, 3]; row.key.process = n ? 'p' + second : 'p'; }}); chart.live(told); }}"
-        ));
-    }
+            "{made} const begun = ropewalk.newest; for (let second = begun + 10; second <= begun + 3600; second += 10) {{ ropewalk.newest = second; \
+               const told = found(2, null, 'process'); told.from_at_us = (second - 10) * 1e6; told.chart.recorded = Array(10).fill(1); \
+               told.rows.forEach((row, n) => {{ row.steps = Array(10).fill(n + 1); row.key.process = n ? 'p' + second : 'p'; }}); chart.live(told); }} gc(); \
+               return performance.memory.usedJSHeapSize"
+        ))
+        .as_f64()
+        .unwrap()
+    };
+    let first = (0..2).map(|_| hour()).last().unwrap();
+    let last = (0..22).map(|_| hour()).last().unwrap();
+    println!("heap of the page after two hours {:.1} MB, after a day {:.1} MB", first / 1e6, last / 1e6);
+    assert!(last < first + 2e6, "the page grew from {first} to {last} bytes");
     let kept = browser.js(&format!(
         "{made} delete chart.shown; return [chart.times.length, chart.recorded.length, chart.rows.size, Math.max(...[...chart.rows.values()].map((row) => row.steps.length))]"
     ));
-    println!("after two hours of seconds with ever new names: {kept} (times, recorded, rows, steps)");
+    println!("after a day of seconds with ever new names: {kept} (times, recorded, rows, steps)");
     let numbers: Vec<u64> = kept.as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     assert!(
         numbers.len() == 4
@@ -321,6 +372,46 @@ fn a_page_for_others_wants_a_password() {
     assert_eq!(http(port, "GET", "/", &[], "").0, 401);
     assert_eq!(with("wrong"), 401);
     assert_eq!(with(password.trim()), 200);
+    by_tls(&cluster, dir, password.trim());
+}
+
+/// Encrypted, by a certificate that is the page's own; let in are who has the password, and who shows a certificate of the
+/// cluster that may give commands, as long as it is not shut out.
+fn by_tls(cluster: &common::Cluster, dir: &str, password: &str) {
+    let (_page, port) = serve_with(dir, &["--tls"]);
+    let authority = cluster.dir().join("keys/page.crt");
+    let curl = |options: &[&str]| {
+        let output = Command::new("curl")
+            .args(["-s", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"])
+            .arg(&authority)
+            .args(options)
+            .arg(format!("https://127.0.0.1:{port}/api/statistics"))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(curl(&[]), "401");
+    assert_eq!(curl(&["-u", &format!("me:{password}")]), "200");
+    // Who speaks no TLS holds up nobody.
+    let _silent = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert_eq!(curl(&["-u", &format!("me:{password}")]), "200");
+
+    let joined = tempfile::Builder::new().prefix("ropewalk-page-").tempdir().unwrap();
+    for (role, name, answer) in [("client", "mounts", "401"), ("admin", "looks", "200")] {
+        let token = ok(&["node", "token", "--dir", dir, "--role", role]);
+        let token = token.split_whitespace().find(|word| word.len() > 100).unwrap().to_owned();
+        let place = joined.path().join(name);
+        ok(&["join", &token, "--dir", place.to_str().unwrap(), "--name", name]);
+        let key = |file: &str| place.join("keys").join(file).display().to_string();
+        let shows = ["--cert", &key("machine.crt"), "--key", &key("machine.key")];
+        assert_eq!(curl(&shows), answer, "{role}");
+        ok(&["node", "revoke", "--dir", dir, name]);
+        assert_eq!(curl(&shows), "401", "{role}, shut out");
+    }
+    // The same certificate the next time.
+    let before = fs::read(&authority).unwrap();
+    let (_page, _) = serve_with(dir, &["--tls"]);
+    assert_eq!(fs::read(&authority).unwrap(), before);
 }
 
 /// The two investigations of docs/analytics.md, on a cluster of this machine, with their pictures:

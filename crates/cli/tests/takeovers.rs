@@ -185,7 +185,7 @@ fn another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd() {
     let registers = Registers::new(&mounts, seed);
     let asked = field.large.clone();
     let histories = thread::scope(|scope| {
-        let _ends = Ends(&load);
+        let _ends = Ends(&load, &mounts);
         load.begin(scope, &mounts);
         let readers = registers.begin(scope, &load);
         scope.spawn(|| large(&mounts[0], &asked, &load));

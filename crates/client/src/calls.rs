@@ -161,9 +161,10 @@ impl Calls {
         self.leaving.store(true, SeqCst);
     }
 
-    /// The session is fenced.
+    /// The session is fenced. While we end it ourselves it may only be what we asked for: another question hears of that before
+    /// the answer to us is here, which alone says how it ended.
     pub fn set_dead(&self) {
-        if self.end() && !self.leaving.load(SeqCst) {
+        if !self.leaving.load(SeqCst) && self.end() {
             tracing::error!("the session was ended by the manager: this mount is dead");
         }
     }

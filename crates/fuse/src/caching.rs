@@ -48,6 +48,11 @@ impl Caching {
         parallel_durable: false,
     };
 
+    /// Whether names are kept, one by one or as a listing.
+    pub fn keeps_names(&self) -> bool {
+        !self.entry_ttl.is_zero()
+    }
+
     /// The way that a handle's flags ask for. Through the page cache the kernel does a file's durable writes
     /// one after the other, each followed by an fsync of its own; round it they come in parallel, and the
     /// client makes many durable at once. Appends stay where the kernel knows the end.

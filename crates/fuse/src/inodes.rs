@@ -227,10 +227,10 @@ impl Inodes {
     }
 
     /// Every inode the kernel refers to.
-    pub fn all(&self) -> Vec<InodeNo> {
-        let mut all = vec![InodeNo::ROOT];
+    pub fn all(&self) -> Vec<(InodeNo, FileKind)> {
+        let mut all = vec![(InodeNo::ROOT, FileKind::Directory)];
         for shard in &self.shards {
-            all.extend(shard.lock().keys());
+            all.extend(shard.lock().iter().map(|(ino, known)| (*ino, known.kind)));
         }
         all
     }

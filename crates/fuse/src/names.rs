@@ -1,7 +1,7 @@
 //! Operations on names and attributes.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -27,6 +27,13 @@ const RENAME_EXCHANGE: u32 = 2;
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 const ENTRIES_MAX: u32 = 4096;
+/// The label that `ls -l` asks for, of each file until it hears that there are none.
+const LABEL: &[u8] = b"security.selinux";
+/// Whether anything here obeys labels. Nothing does: an inode without one is then said to be unable to have one, as on file
+/// systems that keep none, and a program asks once for the whole mount. Labels that are kept all the same (a copy of another
+/// machine's files) are given. SELinux itself must hear that there is none, or it would refuse the file.
+static LABELS_COUNT: LazyLock<bool> =
+    LazyLock::new(|| has_selinux(&std::fs::read_to_string("/proc/filesystems").unwrap_or_default()));
 
 fn error<T>(errno: i32) -> Result<T, Errno> {
     Err(Errno(errno))
@@ -99,7 +106,10 @@ impl<C: Calls> Session<C> {
             Operation::Setxattr { name, value, flags } => self.setxattr(ino, &name, &value, flags).await,
             Operation::Getxattr { name, size } => {
                 check_xattr_name(&name)?;
-                xattr_answer(self.calls.getxattr(ino, &name).await?, size)
+                match self.calls.getxattr(ino, &name).await {
+                    Err(Errno(libc::ENODATA)) if name == LABEL && !*LABELS_COUNT => error(libc::EOPNOTSUPP),
+                    value => xattr_answer(value?, size),
+                }
             }
             Operation::Listxattr { size } => {
                 let names = self.calls.listxattr(ino).await?;
@@ -238,6 +248,11 @@ fn now() -> Timestamp {
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
 
+/// From the file systems that the kernel has.
+fn has_selinux(filesystems: &str) -> bool {
+    filesystems.split_whitespace().any(|name| name == "selinuxfs")
+}
+
 /// ACLs and other attributes that only a file system itself can give meaning to are not supported, and
 /// that is said: keeping an ACL that nobody obeys would be a hole.
 fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
@@ -327,6 +342,13 @@ mod tests {
         assert!(plus.push(b"f", InodeNo(2), FileKind::File, 3, &Some(Attr::default())));
         assert_eq!((plus.bytes.len(), plus.referred.len()), (320, 1));
         assert_eq!(plus.bytes[..8], [0; 8], "no reference to the directory itself");
+    }
+
+    #[test]
+    fn labels_count_where_the_kernel_has_selinux() {
+        assert!(has_selinux("nodev\tsysfs\nnodev\tselinuxfs\n\text4\n"));
+        assert!(!has_selinux("nodev\tsysfs\n\text4\n"));
+        assert!(!has_selinux(""));
     }
 
     #[test]

@@ -105,6 +105,20 @@ pub enum Operation {
     Other,
 }
 
+impl Operation {
+    /// Where in the file it begins, if it is about a place there.
+    pub fn offset(&self) -> Option<u64> {
+        match self {
+            Operation::Read { offset, .. }
+            | Operation::Write { offset, .. }
+            | Operation::Fallocate { offset, .. }
+            | Operation::Lseek { offset, .. } => Some(*offset),
+            Operation::CopyRange { args, .. } => Some(args.off_in),
+            _ => None,
+        }
+    }
+}
+
 /// A decoded request.
 #[derive(Debug)]
 pub struct Request {

@@ -16,6 +16,7 @@ use base::{
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
+use wire::mgr::FileKind;
 
 use crate::{
     buffers::Payload,
@@ -199,21 +200,26 @@ impl<C: Calls> Session<C> {
             Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
             _ => None,
         };
+        let offset = operation.offset();
         let result = match self.rights.caller(&header) {
             None => self.serve(&header, operation, payload).await,
             Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
         };
         let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
+        let error = result.as_ref().err().copied();
         match result {
             Err(Errno(errno)) => reply.error(errno),
-            Ok(answer) => self.send(reply, answer),
+            Ok(answer) => self.send(&header, reply, answer),
         }
-        statistics::answered(&header, bytes, begun);
+        statistics::answered(&header, offset, bytes, begun);
+        if let Some(error) = error {
+            statistics::failed(&header, error);
+        }
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken
     /// back if nobody took it.
-    fn send(&self, reply: Reply, answer: Answer) {
+    fn send(&self, header: &Header, reply: Reply, answer: Answer) {
         let entries: &[_] = match &answer {
             Answer::Entry(attr) | Answer::Created(attr, ..) => std::slice::from_ref(&**attr),
             Answer::Entries(_, entries) => entries,
@@ -228,7 +234,14 @@ impl<C: Calls> Session<C> {
         }
         // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
         let shared = self.shared.read();
-        if reply.answer(&answer, &self.caching_now(*shared)) {
+        let caching = self.caching_now(*shared);
+        if let Answer::Entries(bytes, _) = &answer
+            && bytes.is_empty()
+            && !caching.keeps_names()
+        {
+            self.drop_listing(header.ino);
+        }
+        if reply.answer(&answer, &caching) {
             return;
         }
         drop(shared);
@@ -240,6 +253,16 @@ impl<C: Calls> Session<C> {
             self.forget_file(handle);
             // Nobody will close this handle: close it here.
             self.calls.release(handle);
+        }
+    }
+
+    /// The end of a listing is about to be answered. Of directories that are opened without us (see `Opendir`) the kernel keeps
+    /// what it was given, and believes it once it has seen the end, whoever changes the directory: it gives it to whoever
+    /// reads from the start again by the same descriptor. With a part dropped before the end it begins anew. Does not
+    /// block: pages of a directory are not locked while we are asked.
+    fn drop_listing(&self, ino: InodeNo) {
+        if let Err(error) = self.notifier.inval_inode(ino, 0, 0) {
+            tracing::warn!(%ino, %error, "a listing kept by the kernel could not be dropped");
         }
     }
 
@@ -314,12 +337,24 @@ impl<C: Calls> Session<C> {
 pub(crate) struct KernelSide<C>(pub Weak<Session<C>>);
 
 impl<C: Calls> KernelSide<C> {
-    fn with_all(&self, session: &Session<C>, drop: impl Fn(&dyn Notifier, InodeNo) -> std::io::Result<()>) {
-        for ino in session.inodes.all() {
-            if let Err(error) = drop(&*session.notifier, ino) {
+    fn with_all(
+        &self,
+        session: &Session<C>,
+        drop: impl Fn(&dyn Notifier, InodeNo, FileKind) -> std::io::Result<()>,
+    ) {
+        for (ino, kind) in session.inodes.all() {
+            if let Err(error) = drop(&*session.notifier, ino, kind) {
                 tracing::warn!(%ino, %error, "what the kernel caches could not be dropped");
             }
         }
+    }
+
+    /// All attributes, and what is kept of listings.
+    fn drop_attributes(&self, session: &Session<C>) {
+        self.with_all(session, |notifier, ino, kind| match kind {
+            FileKind::Directory => notifier.inval_inode(ino, 0, 0),
+            _ => notifier.inval_attr(ino),
+        });
     }
 }
 
@@ -338,10 +373,10 @@ impl<C: Calls> KernelCache for KernelSide<C> {
             if let Err(error) = session.notifier.inc_epoch() {
                 tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
             }
-            self.with_all(&session, |notifier, ino| notifier.inval_attr(ino));
+            self.drop_attributes(&session);
         } else {
             // Pages of files that were not open were left where they are.
-            self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
+            self.with_all(&session, |notifier, ino, _| notifier.inval_inode(ino, 0, 0));
             *session.shared.write() = false;
         }
     }
@@ -351,11 +386,11 @@ impl<C: Calls> KernelCache for KernelSide<C> {
         if let Err(error) = session.notifier.inc_epoch() {
             tracing::debug!(%error, "the kernel knows no epochs: names stay until they are looked up again");
         }
-        self.with_all(&session, |notifier, ino| notifier.inval_attr(ino));
+        self.drop_attributes(&session);
     }
 
     fn drop_all(&self) {
         let Some(session) = self.0.upgrade() else { return };
-        self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
+        self.with_all(&session, |notifier, ino, _| notifier.inval_inode(ino, 0, 0));
     }
 }

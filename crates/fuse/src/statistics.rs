@@ -1,8 +1,10 @@
-//! What programs ask of a mount, counted one by one: by file, user, operation and class.
+//! What programs ask of a mount, counted one by one: by file, user, operation, class and place in the file; and errors.
 
-use std::{sync::LazyLock, time::Instant};
+use std::{collections::HashMap, sync::LazyLock, time::Instant};
 
-use base::stats::{self, Key, Names, Recorder, Set};
+use base::stats::{self, Counter, Key, Names, Recorder, Set, offset_octave};
+use client::Errno;
+use parking_lot::Mutex;
 
 use crate::{
     abi::opcode,
@@ -31,16 +33,57 @@ fn class_of(operation: u32) -> u8 {
 }
 
 /// A request that came at `begun` has its answer.
-pub fn answered(header: &Header, bytes: u64, begun: Instant) {
+pub fn answered(header: &Header, offset: Option<u64>, bytes: u64, begun: Instant) {
     let key = Key {
         inode: header.ino.0,
         user: header.uid,
         // Those that are known are below 64.
         op: u8::try_from(header.opcode).unwrap_or_default(),
         class: class_of(header.opcode),
+        place: offset_octave(offset),
         ..Key::default()
     };
     REQUESTS.record(&key, bytes, begun.elapsed());
+}
+
+/// Errors that have a name of their own; the others are counted together.
+const ERRORS: [(i32, &str); 27] = [
+    (libc::EPERM, "EPERM"),
+    (libc::ENOENT, "ENOENT"),
+    (libc::EINTR, "EINTR"),
+    (libc::EIO, "EIO"),
+    (libc::EBADF, "EBADF"),
+    (libc::EAGAIN, "EAGAIN"),
+    (libc::EACCES, "EACCES"),
+    (libc::EBUSY, "EBUSY"),
+    (libc::EEXIST, "EEXIST"),
+    (libc::EXDEV, "EXDEV"),
+    (libc::ENOTDIR, "ENOTDIR"),
+    (libc::EISDIR, "EISDIR"),
+    (libc::EINVAL, "EINVAL"),
+    (libc::EFBIG, "EFBIG"),
+    (libc::ENOSPC, "ENOSPC"),
+    (libc::EROFS, "EROFS"),
+    (libc::EMLINK, "EMLINK"),
+    (libc::ERANGE, "ERANGE"),
+    (libc::EDEADLK, "EDEADLK"),
+    (libc::ENAMETOOLONG, "ENAMETOOLONG"),
+    (libc::ENOLCK, "ENOLCK"),
+    (libc::ENOSYS, "ENOSYS"),
+    (libc::ENOTEMPTY, "ENOTEMPTY"),
+    (libc::ENODATA, "ENODATA"),
+    (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+    (libc::ESTALE, "ESTALE"),
+    (libc::ETIMEDOUT, "ETIMEDOUT"),
+];
+
+/// A request of a program ended with an error.
+pub fn failed(header: &Header, error: Errno) {
+    static COUNTED: LazyLock<Mutex<HashMap<(&str, &str), Counter>>> = LazyLock::new(Mutex::default);
+    let error = ERRORS.iter().find(|(number, _)| *number == error.0).map_or("other", |(_, name)| name);
+    let op = operation_name(header.opcode);
+    let make = || stats::counter("file_op_errors", &[("op", op), ("error", error)]);
+    COUNTED.lock().entry((op, error)).or_insert_with(make).inc();
 }
 
 #[cfg(test)]

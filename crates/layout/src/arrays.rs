@@ -13,11 +13,10 @@ use std::{
 use base::NodeId;
 
 use crate::{
-    build::ARRAY_PDISKS_MAX,
     code::Code,
     domains::{Share, least_node_cap, share_out},
     error::LayoutError,
-    table::{LayoutTable, PdiskDesc},
+    table::{ARRAY_PDISKS_MAX, LayoutTable, PdiskDesc},
 };
 
 /// An array that is opened later has at least this many times K+M pdisks, so that it can rebuild.

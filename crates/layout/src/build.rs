@@ -10,15 +10,8 @@ use crate::{
     hash::fold,
     parallel::for_each_array,
     pick::Schedule,
-    table::{LayoutTable, PdiskDesc},
+    table::{GROUPS_MAX, LayoutTable, PdiskDesc, TABLE_PDISKS_MAX},
 };
-
-/// Most pdisks of one declustered array. A pool with more spans several.
-pub const ARRAY_PDISKS_MAX: u32 = 512;
-/// Most pdisks of one table.
-pub const TABLE_PDISKS_MAX: u32 = 128 * ARRAY_PDISKS_MAX;
-/// Most groups of one table.
-pub const GROUPS_MAX: u32 = 1 << 24;
 
 /// Groups a pdisk is in by default: as many as give every pair of pdisks `PAIRS` groups in common ...
 const PAIRS: u32 = 16;

@@ -6,8 +6,7 @@ use std::{fmt, str::FromStr};
 
 use base::StripIndex;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{LayoutError, UnknownCode};
+use thiserror::Error;
 
 /// Smallest block size in bytes.
 pub const BLOCK_SIZE_MIN: u32 = 256 << 10;
@@ -94,17 +93,33 @@ impl Code {
     }
 
     /// Refuses a block size that is not one of [`Code::allowed_block_sizes`].
-    pub fn check_block_size(size: u64) -> Result<u32, LayoutError> {
+    pub fn check_block_size(size: u64) -> Result<u32, BadBlockSize> {
         u32::try_from(size)
             .ok()
             .filter(|size| size.is_power_of_two() && (BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(size))
-            .ok_or(LayoutError::BlockSize { size })
+            .ok_or(BadBlockSize { size })
     }
 
     /// All codes in one line, for messages.
     pub fn list() -> String {
         Code::ALL.map(|code| code.to_string()).join(", ")
     }
+}
+
+/// A redundancy code that is not one of ours.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unknown redundancy code {input:?}; use one of {}", Code::list())]
+pub struct UnknownCode {
+    /// What was given.
+    pub input: String,
+}
+
+/// A block size that no pool can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("block size {size} is not possible; use a power of two from 256k to 16m")]
+pub struct BadBlockSize {
+    /// What was given, in bytes.
+    pub size: u64,
 }
 
 impl FromStr for Code {

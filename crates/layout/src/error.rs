@@ -3,15 +3,7 @@
 use base::{GroupId, PdiskId};
 use thiserror::Error;
 
-use crate::code::Code;
-
-/// A redundancy code that is not one of ours.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("unknown redundancy code {input:?}; use one of {}", Code::list())]
-pub struct UnknownCode {
-    /// What was given.
-    pub input: String,
-}
+use crate::code::{BadBlockSize, Code, UnknownCode};
 
 /// Why a layout table could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -20,12 +12,9 @@ pub enum LayoutError {
     /// Not one of the codes.
     #[error(transparent)]
     UnknownCode(#[from] UnknownCode),
-    /// Block sizes are powers of two from 256k to 16m.
-    #[error("block size {size} is not possible; use a power of two from 256k to 16m")]
-    BlockSize {
-        /// What was given, in bytes.
-        size: u64,
-    },
+    /// Not one of the block sizes.
+    #[error(transparent)]
+    BlockSize(#[from] BadBlockSize),
     /// Fewer pdisks than strips.
     #[error(
         "code {code} does not fit {pdisks} pdisk(s): each of its {need} strips needs a pdisk of its own; \

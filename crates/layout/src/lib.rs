@@ -27,10 +27,10 @@ pub mod sim;
 mod table;
 
 pub use balance::Evenness;
-pub use build::{ARRAY_PDISKS_MAX, default_groups};
+pub use build::default_groups;
 pub use change::{Change, Move};
-pub use code::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, Code};
+pub use code::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, BadBlockSize, Code, UnknownCode};
 pub use codec::{Codec, DecodePlan, TooFewStrips};
-pub use error::{BadTable, LayoutError, UnknownCode};
+pub use error::{BadTable, LayoutError};
 pub use hash::group_of;
-pub use table::{LayoutTable, PdiskDesc};
+pub use table::{ARRAY_PDISKS_MAX, LayoutTable, PdiskDesc};

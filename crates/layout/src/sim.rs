@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use crate::{
     balance::Evenness,
-    build::{TABLE_PDISKS_MAX, default_groups},
+    build::default_groups,
     change::{Change, Move},
     code::Code,
     domains::{Domains, least_node_cap},
     error::LayoutError,
-    table::{LayoutTable, PdiskDesc},
+    table::{LayoutTable, PdiskDesc, TABLE_PDISKS_MAX},
 };
 
 /// Pdisks whose loss is tried, spread over the pool.

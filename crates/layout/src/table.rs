@@ -13,6 +13,13 @@ use crate::{
     hash::{self, fold},
 };
 
+/// Most pdisks of one declustered array. A pool with more spans several.
+pub const ARRAY_PDISKS_MAX: u32 = 512;
+/// Most pdisks of one table.
+pub const TABLE_PDISKS_MAX: u32 = 128 * ARRAY_PDISKS_MAX;
+/// Most groups of one table.
+pub const GROUPS_MAX: u32 = 1 << 24;
+
 /// The number of the construction and hash in docs/format-layout.md.
 pub(crate) const FORMAT: u16 = 1;
 

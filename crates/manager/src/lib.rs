@@ -29,6 +29,7 @@ mod error;
 mod event_log;
 pub mod format;
 pub mod keys;
+pub mod last_names;
 pub mod locks;
 mod lost;
 mod manager;

@@ -7,6 +7,7 @@ use wire::{lock::LockReport, mgr::FileKind};
 
 use crate::{
     keys::{EntryRecord, Key, ReadError, last_u64},
+    last_names,
     store::{Read, open_record, prefix_end},
 };
 
@@ -30,33 +31,68 @@ pub fn paths(
     fs: FsId,
     inos: impl Iterator<Item = InodeNo>,
 ) -> Result<HashMap<InodeNo, Vec<u8>>, ReadError> {
-    let mut names: HashMap<InodeNo, (InodeNo, Vec<u8>)> = inos.map(|ino| (ino, Default::default())).collect();
-    let wanted: Vec<InodeNo> = names.keys().copied().collect();
-    if wanted.is_empty() {
-        return Ok(HashMap::new());
-    }
-    // Directories are few beside files: all of them, and the files in question.
-    let all = Key::new(b'd').u32(fs.0).done();
-    from.scan(&all, &prefix_end(&all), &mut |key, value| {
-        if let Ok(entry) = open_record::<EntryRecord>(key, value) {
-            let directory = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
-            if entry.kind == FileKind::Directory || names.contains_key(&entry.ino) {
-                names.insert(entry.ino, (directory, entry.name));
+    Ok(Names::of(from, fs, inos)?.paths(&|_| None))
+}
+
+/// The same, and of those that have no name any more their last path, as far as it is remembered, with `/` before it.
+pub fn last_paths(
+    from: &dyn Read,
+    fs: FsId,
+    inos: impl Iterator<Item = InodeNo>,
+) -> Result<HashMap<InodeNo, Vec<u8>>, ReadError> {
+    Ok(Names::of(from, fs, inos)?.paths(&|ino| last_names::of(fs, ino)))
+}
+
+/// The names of all directories, and of the inodes in question.
+struct Names {
+    names: HashMap<InodeNo, (InodeNo, Vec<u8>)>,
+    wanted: Vec<InodeNo>,
+}
+
+impl Names {
+    fn of(from: &dyn Read, fs: FsId, inos: impl Iterator<Item = InodeNo>) -> Result<Names, ReadError> {
+        let mut names: HashMap<InodeNo, (InodeNo, Vec<u8>)> =
+            inos.map(|ino| (ino, Default::default())).collect();
+        let wanted: Vec<InodeNo> = names.keys().copied().collect();
+        if wanted.is_empty() {
+            return Ok(Names { names, wanted });
+        }
+        // Directories are few beside files: all of them, and the files in question.
+        let all = Key::new(b'd').u32(fs.0).done();
+        from.scan(&all, &prefix_end(&all), &mut |key, value| {
+            if let Ok(entry) = open_record::<EntryRecord>(key, value) {
+                let directory = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
+                if entry.kind == FileKind::Directory || names.contains_key(&entry.ino) {
+                    names.insert(entry.ino, (directory, entry.name));
+                }
             }
-        }
-        ControlFlow::Continue(())
-    })?;
-    let path = |ino| {
-        let mut parts: Vec<&[u8]> = Vec::new();
-        let mut at = ino;
-        while let Some((directory, part)) = names.get(&at).filter(|(_, part)| !part.is_empty())
-            && parts.len() < DEPTH_MAX
-        {
-            parts.push(part);
-            at = *directory;
-        }
-        parts.reverse();
-        (ino, parts.join(&b'/'))
-    };
-    Ok(wanted.into_iter().map(path).collect())
+            ControlFlow::Continue(())
+        })?;
+        Ok(Names { names, wanted })
+    }
+
+    /// `former`: directory and name of what has no name any more.
+    fn paths(self, former: &dyn Fn(InodeNo) -> Option<(InodeNo, Vec<u8>)>) -> HashMap<InodeNo, Vec<u8>> {
+        let named = |ino: &InodeNo| self.names.get(ino).filter(|(_, name)| !name.is_empty()).cloned();
+        let path = |ino: &InodeNo| {
+            let (mut parts, mut gone, mut at) = (Vec::new(), false, *ino);
+            while at != InodeNo::ROOT
+                && parts.len() < DEPTH_MAX
+                && let Some((directory, part)) = named(&at).or_else(|| {
+                    let last = former(at);
+                    gone |= last.is_some();
+                    last
+                })
+            {
+                parts.push(part);
+                at = directory;
+            }
+            if gone {
+                parts.push(Vec::new());
+            }
+            parts.reverse();
+            (*ino, parts.join(&b'/'))
+        };
+        self.wanted.iter().map(path).collect()
+    }
 }

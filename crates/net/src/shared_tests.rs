@@ -1,7 +1,13 @@
 //! A member of the cluster whose program is broken, or is not ours, and writes what it likes into the memory of both: nobody else suffers.
 #![allow(clippy::unwrap_used)] // tests
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use base::{CipherList, ClusterId, NodeId};
 use tokio::{
@@ -56,6 +62,13 @@ async fn connect(peer: &Core, server: &Endpoint) -> Socket {
     handshake::connect(peer, stream, Lane::Bulk, SOON).await.map_err(|e| e.to_string()).unwrap().0
 }
 
+/// A call by a bulk connection.
+fn links() -> crate::Call {
+    let body = wire::frame::encode(&wire::hello::NetRequest::Links);
+    let call = crate::Call::new(crate::Service::Net, 0, body, std::time::Instant::now() + SOON);
+    crate::Call { lane: Lane::Bulk, ..call }
+}
+
 async fn ends(socket: &Socket) {
     let ended = timeout(SOON, async {
         let mut place = [0; 4096];
@@ -84,14 +97,67 @@ async fn garbage_ends_the_connection_and_nothing_else() {
     let _ = socket.write_all(&garbage).await;
     ends(&socket).await;
     let other = Endpoint::start(config(2)).unwrap();
-    let call = crate::Call::new(
-        crate::Service::Net,
-        0,
-        wire::frame::encode(&wire::hello::NetRequest::Links),
-        std::time::Instant::now() + SOON,
-    );
-    let call = crate::Call { lane: Lane::Bulk, ..call };
-    other.peer(server.local_addrs()).call(call).await.unwrap();
+    other.peer(server.local_addrs()).call(links()).await.unwrap();
+    let by = other.status().into_iter().flat_map(|p| p.connections).filter(|c| c.lane == Lane::Bulk);
+    assert!(by.map(|c| c.transport).all(|by| by == "shm"));
+}
+
+/// One that writes anything anywhere in the memory all the time that it is there: the server lets it go and lives, and others of
+/// the same server go on, by memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_scribbles_harms_nobody_else() {
+    let server = Endpoint::start(config(1)).unwrap();
+    let other = Endpoint::start(config(2)).unwrap();
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let working = tokio::spawn({
+        let (stop, done, to) = (Arc::clone(&stop), Arc::clone(&done), other.peer(server.local_addrs()));
+        async move {
+            while !stop.load(SeqCst) {
+                to.call(links()).await.unwrap();
+                done.fetch_add(1, SeqCst);
+            }
+        }
+    });
+    let mut seed = 1u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed >> 16
+    };
+    for n in 0..16 {
+        let peer = peer(40 + n);
+        let socket = connect(&peer, &server).await;
+        let shared = socket.shared().expect("memory");
+        let (before, mut claimed) = (done.load(SeqCst), 0);
+        while claimed < 300 || done.load(SeqCst) == before {
+            claimed += 1;
+            match (random() % 4, random()) {
+                // Possible, so that what lies there is read as frames; until it is not.
+                (0, some) => shared.claim(claimed + some % 64, some % 8),
+                // The numbers of both directions, and who sleeps.
+                (1, some) => shared.scribble(some as usize % 512, some % (1 << (some % 21))),
+                (2, some) => shared.scribble(some as usize, some),
+                (_, some) => {
+                    let _ = timeout(Duration::from_millis(1), socket.write_all(&some.to_le_bytes())).await;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    let there = || {
+        server
+            .status()
+            .iter()
+            .filter(|peer| peer.node.is_some_and(|node| node.0 >= 40) && !peer.connections.is_empty())
+            .count()
+    };
+    let left = timeout(SOON, async {
+        while there() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    left.await.expect("they are let go");
+    stop.store(true, SeqCst);
+    working.await.unwrap();
     let by = other.status().into_iter().flat_map(|p| p.connections).filter(|c| c.lane == Lane::Bulk);
     assert!(by.map(|c| c.transport).all(|by| by == "shm"));
 }

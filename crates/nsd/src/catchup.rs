@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use base::{
+    Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+    stats::{Counter, counter},
+};
 use parking_lot::Mutex;
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership, StripeIo};
@@ -48,6 +51,7 @@ pub struct CatchUp<S = Pdisk> {
     status: Mutex<Option<CatchUpStatus>>,
     pace: Arc<Pace>,
     progress: Arc<Progress>,
+    rebuilt: Counter,
 }
 
 /// Stripes to look at again; bounded.
@@ -70,7 +74,8 @@ impl<S: Strips> CatchUp<S> {
         progress: Arc<Progress>,
     ) -> CatchUp<S> {
         let records = Records::new(membership.clone());
-        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, progress }
+        let rebuilt = counter("nsd_rebuilt_bytes", &[("pdisk", &served.id.to_string())]);
+        CatchUp { rebuilt, served, io, membership, records, tuning, status: Mutex::default(), pace, progress }
     }
 
     /// What the reports to the manager say of it.
@@ -231,6 +236,7 @@ impl<S: Strips> CatchUp<S> {
         let outcome = maker.settle(&self.served.pdisk, place).await;
         if let Ok(Settled::Installed(bytes)) = outcome {
             self.progress.moved.fetch_add(bytes, Ordering::Relaxed);
+            self.rebuilt.add(bytes);
             self.pace.take(self.served.id, bytes, deadline).await;
             self.pace.yield_to_clients(begun.elapsed()).await;
         }

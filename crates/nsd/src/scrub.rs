@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use base::{
+    GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+    stats::{self, Counter},
+};
 use serde::Serialize;
 use stripe::{Finding, Membership, StripeIo};
 use wire::{
@@ -72,12 +75,29 @@ pub struct Scrub {
     served: BTreeSet<PdiskId>,
     /// Groups gone over since the start.
     groups: AtomicU64,
+    counted: Counted,
+}
+
+/// What it came to, in the process's registry.
+struct Counted {
+    bytes: Counter,
+    proved: Counter,
+    found: Counter,
+    repaired: Counter,
+}
+
+impl Counted {
+    fn new() -> Counted {
+        let of = |outcome| stats::counter("nsd_scrubbed_stripes", &[("outcome", outcome)]);
+        let bytes = stats::counter("nsd_scrubbed_bytes", &[]);
+        Counted { bytes, proved: of("proved"), found: of("found"), repaired: of("repaired") }
+    }
 }
 
 impl Scrub {
     /// For the groups whose first pdisk that counts is one of `served`.
     pub fn new(io: StripeIo, records: Arc<Records>, pace: Arc<Pace>, served: BTreeSet<PdiskId>) -> Scrub {
-        Scrub { io, records, pace, served, groups: AtomicU64::new(0) }
+        Scrub { io, records, pace, served, groups: AtomicU64::new(0), counted: Counted::new() }
     }
 
     /// Proves up to `limit` stripes of a group after `after`.
@@ -108,6 +128,9 @@ impl Scrub {
             page.stripes += 1;
             page.there.push(stripe);
             page.bytes += proof.bytes;
+            self.counted.bytes.add(proof.bytes);
+            self.counted.proved.inc();
+            self.counted.found.add(proof.findings.len() as u64);
             page.away += u64::from(proof.away);
             page.found += proof.findings.len() as u64;
             for finding in &proof.findings {
@@ -115,7 +138,9 @@ impl Scrub {
             }
             if repair && !proof.findings.is_empty() {
                 let repaired = self.io.repair(stripe, pool, &proof, OpClass::Scrub).await;
-                page.repaired += u64::from(repaired.map_err(|e| e.to_string())?);
+                let repaired = u64::from(repaired.map_err(|e| e.to_string())?);
+                page.repaired += repaired;
+                self.counted.repaired.add(repaired);
             }
             let room = NAMED_MAX.saturating_sub(page.findings.len());
             page.findings

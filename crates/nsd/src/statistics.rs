@@ -34,7 +34,7 @@ pub(crate) fn key(request: &Request, message: &NsdRequest) -> Key {
         session: request.header.session.0,
         inode: file.0,
         fs: fs.0,
-        pdisk: message.pdisk().0,
+        place: message.pdisk().0,
         op: message.op(),
         class: request.header.class as u8,
         ..Key::default()

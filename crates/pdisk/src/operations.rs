@@ -2,8 +2,6 @@
 //! All methods may be called from any number of tasks; dropping a future forgets the answer, not the
 //! operation.
 
-use std::time::Instant;
-
 use base::{Grant, GroupId, PoolId, StripId, Version};
 use bytes::Bytes;
 use wire::strip::{
@@ -29,11 +27,11 @@ type Refused<T> = Result<T, StripRefusal>;
 impl Pdisk {
     /// Stores new versions beside the adopted ones. Answered when all of them are durable.
     pub async fn prepare<P: Into<Payload>>(&self, batch: Vec<(PrepareStrip, P)>) -> Vec<Refused<()>> {
-        let (start, strips) = (Instant::now(), batch.len());
+        let (begun, strips) = (self.store().stats.begin(), batch.len());
         let batch: Vec<_> = batch.into_iter().map(|(request, payload)| (request, payload.into())).collect();
         let bytes = batch.iter().map(|(_, payload)| payload.bytes.len()).sum();
         let answers = put::put(self.store(), batch, None).await;
-        self.store().stats.done(Op::Prepare, start, strips, bytes);
+        begun.done(Op::Prepare, strips, bytes);
         answers
     }
 
@@ -56,9 +54,9 @@ impl Pdisk {
         since: DeletesSeen,
     ) -> Refused<()> {
         let payload = payload.into();
-        let (start, bytes) = (Instant::now(), payload.bytes.len());
+        let (begun, bytes) = (self.store().stats.begin(), payload.bytes.len());
         let answer = put::put(self.store(), vec![(request, payload)], Some(since)).await.pop();
-        self.store().stats.done(Op::Install, start, 1, bytes);
+        begun.done(Op::Install, 1, bytes);
         answer.unwrap_or(Err(StripRefusal::Failed))
     }
 
@@ -238,11 +236,11 @@ impl Pdisk {
 
     /// Reads ranges of strips.
     pub async fn read(&self, batch: Vec<ReadStrip>) -> Vec<Refused<(StripRead, Bytes)>> {
-        let (start, n) = (Instant::now(), batch.len());
+        let (begun, n) = (self.store().stats.begin(), batch.len());
         let verify = self.store().options.verify_reads;
         let answer = read::read(self.store(), batch, verify).await;
         let ok = answer.iter().flatten();
-        self.store().stats.done(Op::Read, start, n, ok.map(|(_, payload)| payload.len()).sum());
+        begun.done(Op::Read, n, ok.map(|(_, payload)| payload.len()).sum());
         answer
     }
 
@@ -311,7 +309,8 @@ impl Pdisk {
         records: usize,
         change: impl FnOnce(&Store, &mut State) -> (u64, T),
     ) -> Refused<T> {
-        let (start, store) = (Instant::now(), self.store());
+        let store = self.store();
+        let begun = store.stats.begin();
         let reserve = store.reserve_log(records as u64 * log_cost(64, 0)).await?;
         let (durable, result) = {
             let mut state = store.lock();
@@ -321,7 +320,7 @@ impl Pdisk {
         drop(reserve);
         let durable = durable.await;
         if let Some(op) = op {
-            store.stats.done(op, start, records, 0);
+            begun.done(op, records, 0);
         }
         if durable == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
     }

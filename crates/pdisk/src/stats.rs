@@ -7,6 +7,7 @@ use base::{
     PdiskId,
     stats::{self, Counter, Gauge, Histogram},
 };
+use parking_lot::Mutex;
 
 /// Operations that are measured.
 #[derive(Clone, Copy)]
@@ -31,6 +32,10 @@ struct OpStats {
 /// The handles of one pdisk.
 pub(crate) struct Stats {
     ops: Vec<OpStats>,
+    /// Batches under way, and up to when the time with one is counted.
+    under_way: Mutex<(u32, Instant)>,
+    busy: Counter,
+    queued: Gauge,
     /// From the first record of a group being taken up to its waiters being answered.
     pub commit: Histogram,
     pub commit_records: Counter,
@@ -63,6 +68,9 @@ impl Stats {
         let histogram = |name| stats::histogram(name, &mine);
         Stats {
             ops: OPS.iter().map(op).collect(),
+            under_way: Mutex::new((0, Instant::now())),
+            busy: counter("pdisk_busy_microseconds"),
+            queued: stats::gauge("pdisk_queued", &mine),
             commit: histogram("pdisk_commit_seconds"),
             commit_records: counter("pdisk_commit_records"),
             commit_bytes: counter("pdisk_commit_bytes"),
@@ -75,11 +83,42 @@ impl Stats {
         }
     }
 
-    /// An operation ends now that began at `start`.
-    pub fn done(&self, op: Op, start: Instant, strips: usize, bytes: usize) {
-        let stats = &self.ops[op as usize];
-        stats.latency.record(start.elapsed());
-        stats.strips.add(strips as u64);
-        stats.bytes.add(bytes as u64);
+    /// A batch begins; it ends when what is returned is dropped.
+    pub fn begin(&self) -> Begun<'_> {
+        Begun { stats: self, start: self.step(1) }
+    }
+
+    /// So many batches more, or less, are under way from now on.
+    fn step(&self, change: i32) -> Instant {
+        let mut under_way = self.under_way.lock();
+        let now = Instant::now();
+        if under_way.0 > 0 {
+            self.busy.add(now.duration_since(under_way.1).as_micros() as u64);
+        }
+        *under_way = (under_way.0.saturating_add_signed(change), now);
+        self.queued.set(under_way.0.into());
+        now
+    }
+}
+
+/// A batch that is under way.
+pub(crate) struct Begun<'a> {
+    stats: &'a Stats,
+    start: Instant,
+}
+
+impl Begun<'_> {
+    /// It is done.
+    pub fn done(self, op: Op, strips: usize, bytes: usize) {
+        let of = &self.stats.ops[op as usize];
+        of.latency.record(self.start.elapsed());
+        of.strips.add(strips as u64);
+        of.bytes.add(bytes as u64);
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.stats.step(-1);
     }
 }

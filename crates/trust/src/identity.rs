@@ -14,7 +14,7 @@ use rustls::{
 use wire::version::{Build, Span};
 
 use crate::{
-    Authorities, Fingerprint, Member, Nodes, Roles, Secret, Term, TrustError,
+    Authorities, Fingerprint, Member, Nodes, Page, Roles, Secret, Term, TrustError,
     authority::is_signed_by,
     judge::{Accepts, Judge},
     spoken::protocols,
@@ -155,6 +155,11 @@ impl Identity {
         Arc::make_mut(&mut self.server).alpn_protocols = protocols(versions);
         Arc::make_mut(&mut self.open).alpn_protocols = protocols(versions);
         self
+    }
+
+    /// What TLS is told of a page for browsers: who shows a certificate of the cluster is known, nobody must.
+    pub fn page(&self, page: &Page) -> Result<Arc<ServerConfig>, TrustError> {
+        page.config(&self.proof.authorities)
     }
 
     /// What the own certificate says.

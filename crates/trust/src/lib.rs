@@ -15,6 +15,7 @@ mod authority;
 mod identity;
 mod judge;
 mod member;
+mod page;
 pub mod pem;
 mod secret;
 mod spoken;
@@ -29,6 +30,7 @@ pub use self::{
     authority::{Authority, Fingerprint, Request, Term, key_of},
     identity::Identity,
     member::{Member, Nodes, Roles},
+    page::Page,
     secret::{SECRET_LEN, Secret},
     spoken::Spoken,
     tls::cipher_of,

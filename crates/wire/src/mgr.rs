@@ -806,7 +806,8 @@ pub enum MgrReply {
     MayUse(bool),
     /// See [`MgrRequest::Authorities`].
     Authorities(Box<AuthorityReport>),
-    /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
+    /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request. One that has no
+    /// name any more has its last path, with `/` before it, or none where that is not remembered.
     Paths(Vec<Vec<u8>>),
     /// See [`Change::Numbers`]: so many from the first one on.
     Numbers {

@@ -13,7 +13,11 @@ use super::{
     text::number,
     view::{Hit, Judgement, Report, View},
 };
-use crate::{catalogue::Catalogue, rank, rule::Severity};
+use crate::{
+    catalogue::Catalogue,
+    rank,
+    rule::{Role, Severity},
+};
 
 /// One rule.
 #[derive(Debug, Deserialize)]
@@ -40,6 +44,9 @@ pub struct Row {
     /// The condition on that value: `= no`, `!= yes`, `< 2048`, `in a b`.
     #[serde(default)]
     pub bad_if: Option<String>,
+    /// Whether it is about a switch: then it concerns no other role, and a switch nothing else.
+    #[serde(skip)]
+    pub of_switch: bool,
     /// Whether the inputs below are pieces of an article.
     #[serde(default)]
     pub article: bool,
@@ -64,8 +71,13 @@ const FILES: [(&str, &str); 5] = [
 
 /// All rows. A file that does not parse is a mistake of this build, which a test finds; it has no rows then.
 pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let files = FILES.iter().filter_map(|(_, text)| toml::from_str::<File>(text).ok());
-    files.flat_map(|file| file.rule).collect()
+    let files = FILES.iter().filter_map(|(name, text)| Some((name, toml::from_str::<File>(text).ok()?)));
+    files
+        .flat_map(|(name, file)| {
+            let of_switch = |row: Row| Row { of_switch: *name == "switch.toml", ..row };
+            file.rule.into_iter().map(of_switch)
+        })
+        .collect()
 });
 
 /// A judgement with what its rule says.
@@ -90,22 +102,32 @@ pub struct Verdict {
 
 /// Every verdict on a document: what is not in order first, the gravest before the others, then what is in order.
 pub fn judge(doc: &Document) -> Vec<Verdict> {
+    judge_for(doc, None)
+}
+
+/// The verdicts that concern a role.
+pub fn judge_for(doc: &Document, role: Option<Role>) -> Vec<Verdict> {
     let view = View::new(doc);
     let mut report = Report::default();
     for row in ROWS.iter() {
         by_value(row, &view, &mut report);
     }
     CHECKS.iter().for_each(|check| check(&view, &mut report));
-    let mut verdicts: Vec<Verdict> = report.judgements.into_iter().filter_map(of_row).collect();
-    of_linux(doc, &mut verdicts);
+    let mut verdicts: Vec<Verdict> = report.judgements.into_iter().filter_map(|j| of_row(j, role)).collect();
+    if role != Some(Role::Switch) {
+        of_linux(doc, role, &mut verdicts);
+    }
     verdicts.sort_by_key(|v| {
         (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0))
     });
     verdicts
 }
 
-fn of_row(judgement: Judgement) -> Option<Verdict> {
+fn of_row(judgement: Judgement, role: Option<Role>) -> Option<Verdict> {
     let row = ROWS.iter().find(|row| row.id == judgement.rule)?;
+    if role.is_some_and(|role| row.of_switch != (role == Role::Switch)) {
+        return None;
+    }
     Some(Verdict {
         judgement,
         severity: row.severity,
@@ -139,7 +161,7 @@ const SAID: [(&str, &str); 14] = [
 ];
 
 /// What the rules for hosts say of what Linux printed. Those about Ropewalk's own settings do not: a dump shows none.
-fn of_linux(doc: &Document, verdicts: &mut Vec<Verdict>) {
+fn of_linux(doc: &Document, role: Option<Role>, verdicts: &mut Vec<Verdict>) {
     let Some(catalogue) = HOST_RULES.as_ref() else { return };
     let seen = bridge::facts(doc);
     if seen.is_empty() {
@@ -148,7 +170,7 @@ fn of_linux(doc: &Document, verdicts: &mut Vec<Verdict>) {
     let said: BTreeSet<&str> = verdicts.iter().map(|verdict| verdict.judgement.rule).collect();
     let mut facts = rank::assumed(catalogue);
     facts.extend(seen);
-    for finding in rank::advise(catalogue, &facts, &[]) {
+    for finding in rank::advise(catalogue, &facts, role.as_slice()) {
         let Some(rule) = catalogue.rule(&finding.rule) else { continue };
         let repeats = SAID.iter().any(|(host, dump)| *host == rule.id && said.contains(dump));
         if repeats || ["ropewalk", "fuse"].contains(&rule.subject) {

@@ -28,7 +28,7 @@ mod view;
 
 pub use bridge::facts;
 pub use import::{Imported, Outcome, has_scale_settings, import_scale};
-pub use judge::{ROWS, Row, Verdict, judge};
+pub use judge::{ROWS, Row, Verdict, judge, judge_for};
 pub use listing::{Entry, Fate, Listing};
 pub use run_book::{RunBook, Step, run_books};
 pub(crate) use split::output;

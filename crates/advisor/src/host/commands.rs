@@ -1,6 +1,8 @@
 //! What no file of the kernel says: outputs of programs, where they are there. Each runs for a few seconds at most; what
 //! it printed is read as the same output in a dump is, and goes into an archive as it is.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
 
 use super::reader::Reader;
@@ -27,7 +29,40 @@ pub(super) fn read(r: &mut Reader<'_>) {
         said(r, &["nvme", "get-feature", &device, "-f", "8"]);
         said(r, &["nvme", "id-ctrl", &device]);
     }
+    far_ends(r);
     clock(r);
+}
+
+/// What the far end of a link says of itself: the end of lldpd's key, and the fact.
+const FAR: [(&str, &str); 4] = [
+    (".chassis.name", "far_name"),
+    (".port.ifname", "far_port"),
+    (".port.mfs", "far_frame"),
+    (".port.aggregation", "far_aggregate"),
+];
+
+/// The far ends of links, as lldpd hears them. An interface that hears several has no far end.
+fn far_ends(r: &mut Reader<'_>) {
+    let words = ["lldpctl", "-f", "keyvalue"];
+    let Some(text) = r.tree.command(&words) else { return };
+    let mut heard: BTreeMap<(&str, &str), Vec<(usize, &str)>> = BTreeMap::new();
+    for (at, line) in text.lines().enumerate() {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let Some(key) = key.trim().strip_prefix("lldp.") else { continue };
+        // The interface's name may have points of its own.
+        let of = |(end, fact): &(&str, &'static str)| Some((key.strip_suffix(end)?, *fact));
+        if let Some(named) = FAR.iter().find_map(of) {
+            heard.entry(named).or_default().push((at + 1, value.trim()));
+        }
+    }
+    let interfaces = r.facts.below("net");
+    for ((interface, fact), said) in &heard {
+        let alone = heard.iter().all(|((other, _), said)| other != interface || said.len() == 1);
+        let known = interfaces.iter().any(|name| named(name) == *interface);
+        if let (true, true, [(line, value)]) = (alone, known, said.as_slice()) {
+            r.facts.insert(["net", interface, fact], Value::parse(value), Origin::at(words.join(" "), *line));
+        }
+    }
 }
 
 /// A name as the kernel writes it.

@@ -202,7 +202,7 @@ mod tests {
                     inode: 1 << 40 | n,
                     fs: 1,
                     user: 100_000,
-                    pdisk: 300,
+                    place: 300,
                     op: 15,
                     class: 3,
                     size: 20,

@@ -72,8 +72,8 @@ pub struct Key {
     pub fs: u32,
     /// The user that asked.
     pub user: u32,
-    /// The pdisk.
-    pub pdisk: u32,
+    /// Where: of strips the pdisk, of files what [`offset_octave`] makes of the offset.
+    pub place: u32,
     /// What: a number of the set, below 128.
     pub op: u8,
     /// A number of the set.
@@ -85,6 +85,11 @@ pub struct Key {
 /// The size octave of so many bytes, as in [`Key::size`].
 pub fn size_octave(bytes: u64) -> u8 {
     (u64::BITS - bytes.leading_zeros()) as u8
+}
+
+/// The octave of an offset, as in [`Key::place`]: 0 stands for none, so that the beginning of a file is 1.
+pub fn offset_octave(offset: Option<u64>) -> u32 {
+    offset.map_or(0, |offset| u32::from(size_octave(offset)) + 1)
 }
 
 /// What was counted of one key.
@@ -428,6 +433,7 @@ mod tests {
         }
         assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
         assert_eq!([0, 1, 4095, 4096].map(size_octave), [0, 1, 12, 13]);
+        assert_eq!([None, Some(0), Some(4096), Some(u64::MAX)].map(offset_octave), [0, 1, 14, 65]);
     }
 
     #[test]

@@ -55,12 +55,22 @@ impl Statistic {
         self.kind == Kind::Histogram
     }
 
-    /// All of its dimensions. The directory is not recorded: who asks knows it by the file's path.
+    /// All of its dimensions.
     pub fn all_dimensions(&self) -> impl Iterator<Item = &'static str> + use<> {
         let latency = self.has_latency().then_some("latency");
-        let directory = self.dimensions.contains(&"file").then_some("directory");
-        self.dimensions.iter().copied().chain(directory).chain(["process"]).chain(latency)
+        let derived =
+            DERIVED.iter().filter(|(_, from)| self.dimensions.contains(from)).map(|(name, _)| *name);
+        self.dimensions.iter().copied().chain(derived).chain(["process"]).chain(latency)
     }
+}
+
+/// Dimensions that are not recorded, and from which recorded one who asks derives them: by a file's path, by what the map
+/// says of a pdisk.
+pub const DERIVED: &[(&str, &str)] = &[("directory", "file"), ("pool", "pdisk"), ("node", "pdisk")];
+
+/// From which recorded dimension one is derived, if it is.
+pub fn derived_from(dimension: &str) -> Option<&'static str> {
+    DERIVED.iter().find(|(name, _)| *name == dimension).map(|(_, from)| *from)
 }
 
 /// The family that operations are rolled up into.
@@ -110,7 +120,7 @@ const fn family(
 use Kind::{Counter, Gauge, Histogram};
 use Measure::{Bytes, Operations};
 
-const FILE: &[&str] = &["client", "fs", "file", "user", "class", "op", "size"];
+const FILE: &[&str] = &["client", "fs", "file", "user", "class", "op", "size", "offset"];
 const STRIP: &[&str] = &["client", "fs", "file", "pdisk", "class", "op", "size"];
 
 /// The whole table, in the order of the documentation.
@@ -123,11 +133,20 @@ pub static STATISTICS: &[Statistic] = &[
     operations((Set::Manager, Operations), "manager.ops", "manager_op_seconds", &["client", "op"], "Requests to the manager, with what they waited for"),
     family(Histogram, "manager.commits", "manager_commit_seconds", "commits", &[], "Commits of the manager's store, from the first byte to the flush"),
     family(Counter, "manager.tokens", "manager_tokens", "tokens", &["event"], "Tokens of files: granted, recalled, or waited for too long (late)"),
+    family(Histogram, "tokens.waits", "token_wait_seconds", "waits", &["need"], "Waits of a mount for a token that it does not hold: asked of the manager, or given up by itself just then"),
+    family(Histogram, "tokens.given_up", "token_give_up_seconds", "tokens", &["what"], "Tokens that a mount was asked to give up: from the manager's wish to the answer, what is dirty written out; at once where nothing was to be done"),
+    family(Histogram, "locks.waits", "lock_wait_seconds", "locks", &["kind", "outcome"], "Locks that programs asked a mount for, from the request to the answer, waits for others included"),
+    family(Counter, "file.errors", "file_op_errors", "operations", &["op", "error"], "Operations of programs that ended with an error, by its name"),
     family(Counter, "nsd.received_bytes", "nsd_received_bytes", "bytes", &["op"], "Payload bytes of requests to the NSD server"),
     family(Counter, "nsd.sent_bytes", "nsd_sent_bytes", "bytes", &["op"], "Payload bytes of the NSD server's answers"),
     family(Histogram, "nsd.ops", "nsd_op_seconds", "operations", &["op"], "From a request's last byte to its answer"),
     family(Counter, "nsd.cache_bytes", "nsd_cache_bytes", "bytes", &["how"], "Bytes that reads found in the server's memory or not"),
     family(Counter, "nsd.damaged_strips", "nsd_damaged_strips", "strips", &["outcome"], "Damaged strips: found, made anew, not repairable when tried"),
+    family(Counter, "nsd.rebuilt_bytes", "nsd_rebuilt_bytes", "bytes", &["pdisk"], "Bytes of strips made anew on a pdisk, or moved to it: rebuild, drain, rebalance, catching up"),
+    family(Counter, "nsd.scrubbed_bytes", "nsd_scrubbed_bytes", "bytes", &[], "Bytes that scrub read and compared"),
+    family(Counter, "nsd.scrubbed_stripes", "nsd_scrubbed_stripes", "stripes", &["outcome"], "Stripes that scrub looked at (proved), what it found wrong with them (found), strips it made anew (repaired)"),
+    family(Counter, "pdisk.busy_us", "pdisk_busy_microseconds", "microseconds", &["pdisk"], "Time in which a pdisk had a batch to do: a million a second is always"),
+    family(Gauge, "pdisk.queued", "pdisk_queued", "batches", &["pdisk"], "Batches that are begun and not answered, at the end of the second"),
     family(Histogram, "pdisk.ops", "pdisk_op_seconds", "batches", &["pdisk", "op"], "Latency of batches, by operation"),
     family(Counter, "pdisk.strips", "pdisk_op_strips", "strips", &["pdisk", "op"], "Strips in batches, by operation"),
     family(Counter, "pdisk.bytes", "pdisk_op_bytes", "bytes", &["pdisk", "op"], "Bytes of payload, by operation"),
@@ -142,12 +161,15 @@ pub static STATISTICS: &[Statistic] = &[
     family(Counter, "pdisk.lost_strips", "pdisk_lost_strips", "strips", &["pdisk"], "Strips found unreadable or not matching their CRCs"),
     family(Counter, "pdisk.unregistered_buffers", "pdisk_unregistered_buffers", "buffers", &[], "I/O buffers that did not come from the registered memory"),
     family(Counter, "pagepool.read_bytes", "pagepool_read_bytes", "bytes", &["how"], "Bytes that reads found in the page pool or not, and bytes read ahead"),
+    family(Counter, "pagepool.misses", "pagepool_miss_bytes", "bytes", &["reason"], "Bytes that reads had to ask servers for, by why: first (not there for as long as is remembered), evicted (gone for room), given_up (another mount wanted them), part (the rest of the block is there)"),
     family(Counter, "stripe.decoded_reads", "stripe_decoded_reads", "reads", &[], "Reads that were decoded: strips were absent, damaged, late or out of reach"),
     family(Counter, "stripe.hedged_strips", "stripe_hedged_strips", "strips", &[], "Strips that were late when read: others were asked for beside them"),
     family(Counter, "stripe.retries", "stripe_retries", "times", &["what"], "Reads of stripes that began again, strips that were sent again"),
     family(Histogram, "net.calls", "net_call_seconds", "calls", &["service"], "Time from a call's sending to its reply"),
     family(Counter, "net.sent_bytes", "net_sent_bytes", "bytes", &["peer", "lane"], "Bytes sent, headers included"),
     family(Counter, "net.received_bytes", "net_received_bytes", "bytes", &["peer", "lane"], "Bytes received, headers included"),
+    family(Counter, "net.connection_sent_bytes", "net_connection_sent_bytes", "bytes", &["peer", "rail", "connection"], "Bytes sent, by rail (the address of who was called) and by the number of the connection to that peer"),
+    family(Counter, "net.connection_received_bytes", "net_connection_received_bytes", "bytes", &["peer", "rail", "connection"], "Bytes received, by rail and by the number of the connection to that peer"),
     family(Counter, "net.sent_messages", "net_sent_messages", "frames", &["peer", "lane"], "Frames sent"),
     family(Counter, "net.received_messages", "net_received_messages", "frames", &["peer", "lane"], "Frames received"),
     family(Gauge, "net.connections", "net_connections", "connections", &["peer", "lane"], "Connections that stand"),

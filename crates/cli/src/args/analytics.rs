@@ -55,6 +55,7 @@ pub enum Analytics {
     #[command(after_help = "Examples:
   ropewalk analytics serve                              at http://127.0.0.1:9470/, for whoever is on this machine
   ssh -L 9470:127.0.0.1:9470 admin@n1                   the same from elsewhere, protected by SSH
+  ropewalk analytics serve --recording slow.rwhist --speed 10       a recording, as if it were live, on any machine
   ropewalk analytics password && ropewalk analytics serve --listen 10.0.0.1:9470")]
     Serve(AnalyticsServe),
     /// Draw a new password for the page and show it, once
@@ -72,9 +73,18 @@ pub enum Analytics {
 pub struct AnalyticsServe {
     #[command(flatten)]
     pub dir: Dir,
-    /// Where it can be reached; without a password on a loopback address only. It speaks plain HTTP
+    /// Where it can be reached; without a password on a loopback address only. On others it speaks HTTPS
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9470")]
     pub listen: std::net::SocketAddr,
+    /// Speak HTTPS on a loopback address as well
+    #[arg(long)]
+    pub tls: bool,
+    /// Show a recording instead of a cluster, as if it were live
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub recording: Option<PathBuf>,
+    /// Seconds of the recording that pass in one, from its beginning; 0: all of it is there, and its end is the present
+    #[arg(long, default_value_t = 1.0, requires = "recording", value_parser = speed)]
+    pub speed: f64,
 }
 
 #[derive(Subcommand)]
@@ -93,7 +103,8 @@ pub enum Worksheet {
     /// What one shows, all of its charts in one file
     #[command(after_help = "Examples:
   ropewalk analytics worksheet export outage --out outage.html             to be looked at, without a network
-  ropewalk analytics worksheet export writes --from -1h --step 10s --out writes.parquet")]
+  ropewalk analytics worksheet export writes --from -1h --step 10s --out writes.parquet
+  ropewalk analytics worksheet export writes --recording slow.rwhist --out slow.html")]
     Export(WorksheetExport),
     /// Forget one
     #[command(after_help = "Example:\n  ropewalk analytics worksheet remove writes")]
@@ -131,6 +142,9 @@ pub struct WorksheetExport {
     /// Up to so long ago, or to this time [default: the worksheet's own, else now]
     #[arg(long, value_parser = when, allow_hyphen_values = true)]
     pub to: Option<When>,
+    /// Of a recording, all of it unless a time is given, instead of a cluster
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub recording: Option<PathBuf>,
     /// A figure for each step of so long, 1 s at least [default: some 360 steps]
     #[arg(long, value_parser = span)]
     pub step: Option<Duration>,
@@ -270,11 +284,17 @@ pub struct AnalyticsReplay {
     /// The recording
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Seconds of it that pass in one
-    #[arg(long, default_value_t = 1.0)]
+    /// Seconds of it that pass in one; 0: its end
+    #[arg(long, default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,
     #[command(flatten)]
     pub look: Look,
+}
+
+/// How fast a recording passes.
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse::<f64>().ok().filter(|speed| (0.0..=86_400.0).contains(speed));
+    speed.ok_or_else(|| "write it as 1, 0.5 or 60; 86400 at most".to_owned())
 }
 
 /// As elsewhere, and `m` for minutes, which nothing else could mean here.

@@ -54,6 +54,10 @@ pub struct Up {
     /// Managers on this machine, for trying: one is active, the others follow; with --store [default for a new cluster: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=7))]
     pub managers: Option<u32>,
+    /// Serve Prometheus metrics over HTTP: the first process on this address, each further one, the mount last, on the next port.
+    /// Remembered, also for systemd's units; processes that run have it when they are started anew
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
     /// Come back when everything serves, instead of staying until Ctrl-C
     #[arg(long)]
     pub detach: bool,

@@ -148,6 +148,7 @@ mod tests {
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: true,
             mirror: None,
+            metrics: None,
             etcd: None,
             managers: Vec::new(),
             mount: None,

@@ -9,6 +9,7 @@
 use std::{
     fs,
     io::{self, Write},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -64,6 +65,9 @@ pub struct ClusterFile {
     /// Where a copy of the manager's store is kept: a directory on another disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<PathBuf>,
+    /// Where the first of this machine's processes shows its metrics (`process/metrics.rs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
     /// Where the manager's journal is, if not in a file: only on the machine that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdFile>,
@@ -431,6 +435,7 @@ mod tests {
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
             mirror: None,
+            metrics: None,
             etcd: None,
             managers: Vec::new(),
             mount: Some("/mnt/c".into()),

@@ -68,6 +68,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         manager,
         manager_here: true,
         mirror: None,
+        metrics: None,
         etcd: EtcdFile::asked(&args.journal)?,
         managers: Vec::new(),
         mount: None,

@@ -95,7 +95,7 @@ pub fn replace(dir: &Path, signed: &Signed) -> Result<()> {
 }
 
 /// Puts text in the place of a file, whole or not at all.
-pub(super) fn write(place: &Path, name: &str, text: &str) -> Result<()> {
+pub fn write(place: &Path, name: &str, text: &str) -> Result<()> {
     let write = || -> std::io::Result<()> {
         // Two processes of the machine may renew at once: each writes a file of its own.
         let new = place.join(format!("{name}.new.{}", std::process::id()));

@@ -169,6 +169,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         manager: addr(0)?.into(),
         manager_here: true,
         mirror: None,
+        metrics: args.metrics,
         etcd,
         managers: Vec::new(),
         mount,

@@ -13,7 +13,7 @@ use wire::{
 };
 
 use super::{
-    ask::{Census, list, text},
+    ask::{Census, Process, list, text},
     authority,
     listing::rack_losses_survived,
     managers, members,
@@ -26,8 +26,9 @@ use crate::{
     output,
 };
 
+/// A pool and its groups.
 #[derive(Serialize)]
-struct PoolStatusRow {
+pub struct PoolStatusRow {
     name: String,
     code: String,
     groups: u32,
@@ -39,7 +40,8 @@ struct PoolStatusRow {
     moving: u32,
 }
 
-fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
+/// Each pool: its groups by what they lack.
+pub fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
     let row = |(i, pool): (usize, &PoolEntry)| {
         let width = usize::from(pool.width.max(1));
         let data = pool.code.parse::<layout::Code>().map_or(width, |c| c.data().into());
@@ -152,8 +154,20 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
     ))
 }
 
+/// What was seen for it.
+pub struct Seen {
+    /// What the manager says.
+    pub report: ClusterReport,
+    /// Who was asked ...
+    pub processes: Vec<Process>,
+    /// ... and what each said of its connections, and of itself, in their order.
+    pub nets: Vec<Option<Value>>,
+    /// The latter.
+    pub states: Vec<Option<Value>>,
+}
+
 /// Finds out.
-pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
+pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     let members = match members::members(link).await {
         Ok(members) => members,
         Err(error) => {
@@ -173,7 +187,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
     let in_the_clear: Vec<String> =
         asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
     let exchange = authority::Stand::ask(link).await?.remark();
-    let report = census.report?;
+    let (report, processes) = (census.report?, census.processes);
     let map = &report.map;
     let mut remarks = Vec::new();
     let now = renewal::now();
@@ -258,13 +272,14 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
         }
         remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
     }
-    Ok(Health { healthy: remarks.is_empty(), remarks })
+    let health = Health { healthy: remarks.is_empty(), remarks };
+    Ok((health, Seen { report, processes, nets: answers, states }))
 }
 
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let health = link::run(async { look(&dir, &Link::new(&dir)?).await })?;
+    let (health, _) = link::run(async { look(&dir, &Link::new(&dir)?).await })?;
     if listing.json {
         output::json(&health)?;
     } else if health.healthy {

@@ -445,6 +445,7 @@ fn keep(
         manager: first_of(token)?,
         manager_here: false,
         mirror: None,
+        metrics: None,
         etcd: etcd.context("read where the manager's journal is")?,
         managers: Vec::new(),
         mount: None,

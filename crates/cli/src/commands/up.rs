@@ -42,6 +42,7 @@ pub fn up(args: &Up) -> Result<()> {
             check_same(&dir, args)?;
             make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
+            remember_metrics(&mut dir, args)?;
             dir
         }
         None => make::make(&path, args)?,
@@ -279,6 +280,14 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     let wanted = mounts::check_mountpoint(wanted, &dir.path)?;
     if dir.file.mount.as_ref() != Some(&wanted) {
         dir.file.mount = Some(wanted);
+        ClusterDir::save(&dir.path, &dir.file)?;
+    }
+    Ok(())
+}
+
+fn remember_metrics(dir: &mut ClusterDir, args: &Up) -> Result<()> {
+    if args.metrics.is_some() && dir.file.metrics != args.metrics {
+        dir.file.metrics = args.metrics;
         ClusterDir::save(&dir.path, &dir.file)?;
     }
     Ok(())

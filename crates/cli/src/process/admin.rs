@@ -1,6 +1,9 @@
 //! What every process says of itself when it is asked, and where changed tunables reach what runs in it.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock, Weak},
+};
 
 use base::{
     stats,
@@ -33,6 +36,8 @@ pub struct Running {
     pub mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
     /// The most memory that the kernel's requests take.
     pub requests_memory: OnceLock<u64>,
+    /// A server's pdisks by name, and where they lie.
+    pub disks: OnceLock<Vec<(String, PathBuf)>>,
     /// What it counted, on disk.
     pub history: History,
 }
@@ -167,7 +172,10 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                     Ok(AdminRequest::Status) => {
                         // Files of its history and of sysfs: beside the tasks that serve, and no status waits for a disk that hangs.
                         let of = Arc::clone(&running);
-                        let looked = tokio::task::spawn_blocking(move || (of.history.status(), host::told()));
+                        let looked = tokio::task::spawn_blocking(move || {
+                            let disks = of.disks.get().map(Vec::as_slice).unwrap_or_default();
+                            (of.history.status(), host::told(disks))
+                        });
                         let (history, host) = match tokio::time::timeout(LOOK_MAX, looked).await {
                             Ok(Ok(looked)) => looked,
                             _ => Default::default(), // null

@@ -85,7 +85,11 @@ async fn open(
                 tracing::warn!("{error}: the table is copied anew from the active manager");
                 store::put_aside(&store_path(&place))?;
             }
-            outcome => return outcome.context("open the manager's store"),
+            outcome => {
+                let manager = outcome.context("open the manager's store")?;
+                manager::last_names::keep(&place);
+                return Ok(manager);
+            }
         }
     }
 }

@@ -11,6 +11,20 @@ use axum::{
 };
 use base::stats::Form;
 
+use super::mounts;
+use crate::cluster_dir::ClusterDir;
+
+/// Where a process shows its metrics if it is not told: from the address in `cluster.toml` on a port for each, in the order of
+/// [`ClusterDir::servers`], and then for the mount that is remembered.
+pub fn address(dir: &ClusterDir, process: &str) -> Option<SocketAddr> {
+    let first = dir.file.metrics?;
+    let names = dir.server_names();
+    let mount = dir.file.mount.as_deref().map(mounts::process_name);
+    let at = names.iter().chain(&mount).position(|name| name == process)?;
+    let port = first.port().checked_add(u16::try_from(at).ok()?)?;
+    Some(SocketAddr::new(first.ip(), port))
+}
+
 /// Serves until the process ends.
 pub async fn serve(addr: SocketAddr) -> Result<()> {
     let listener =

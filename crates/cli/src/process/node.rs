@@ -34,7 +34,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     service::status("opens its pdisks");
     let queues = Queues::start(&tunables)?;
     let cluster = dir.file.cluster_id()?;
-    let (mut pdisks, mut left_out) = (Vec::new(), None);
+    let (mut pdisks, mut disks, mut left_out) = (Vec::new(), Vec::new(), None);
     for p in &node.pdisks {
         let entry = map.pdisk(p.id);
         if entry.is_none_or(|entry| !entry.nodes.contains(&node.id)) {
@@ -45,6 +45,8 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         let path = dir.path.join(&p.dir);
         let options = open_options(&tunables, cluster, p.id);
         let name = map.pdisk_called(p.id);
+        let called = map.pdisk(p.id).map_or_else(|| p.id.to_string(), |pdisk| pdisk.name.clone());
+        disks.push((called, path.clone()));
         let what = || format!("open {name} in {}", path.display());
         let (at, io) = (path.clone(), queues.io.clone());
         let opening = tokio::task::spawn_blocking(move || pdisk::Pdisk::open(&at, options, &io));
@@ -73,6 +75,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let running = admin::serve_admin(&endpoint, "nsd", called);
     running.history.keep(dir, &node.name, (called, "nsd"), None);
     let _ = running.queues.set(queues); // once
+    let _ = running.disks.set(disks); // once
     tunables::follow(&endpoint, dir, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());

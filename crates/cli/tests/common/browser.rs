@@ -97,6 +97,8 @@ impl Browser {
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
+            "--js-flags=--expose-gc",
+            "--enable-precise-memory-info",
             &folder,
         ];
         let mut browser = Browser {

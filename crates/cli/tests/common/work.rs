@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::{
+    fs::{FlockOperation, fcntl_lock, flock},
+    mount::{UnmountFlags, unmount},
+};
 
 /// How long a mount may stand still before the test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -172,12 +175,18 @@ impl Load {
     }
 }
 
-/// Ends the load of a test, also of one that fails.
-pub struct Ends<'a>(pub &'a Load);
+/// Ends the load of a test on these mounts, also of one that fails. Then the kernel gives up whatever waits on them, and they go:
+/// a worker in flock waits as long as the cluster hangs, and would be waited for.
+pub struct Ends<'a>(pub &'a Load, pub &'a [PathBuf]);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.stop.store(true, SeqCst);
+        if thread::panicking() {
+            for mount in self.1 {
+                let _ = unmount(mount, UnmountFlags::FORCE | UnmountFlags::DETACH); // one that is gone has no waiters
+            }
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use super::state::FileState;
 use crate::{
     pages::{
         block::Block,
+        gone::Why,
         pool::{BlockEntry, Charge, Pool},
         queues::{PageOwner, Tag},
     },
@@ -120,6 +121,7 @@ impl PageOwner for Inode {
             };
         }
         state.edit_existing(block, |b| b.evict(tag));
+        self.pool.gone().note(self.ino, block, Why::Evicted);
         state.forget_idle(block);
     }
 }
@@ -175,6 +177,12 @@ impl Locked<'_> {
             self.state.dirty.remove(&key);
         }
         room
+    }
+
+    /// The blocks of a span of which something is in memory.
+    pub fn blocks_here(&self, span: Span) -> impl Iterator<Item = u64> {
+        let here = self.state.blocks.range(span.first..span.end).filter(|(_, block)| !block.is_idle());
+        here.map(|(&number, _)| number)
     }
 
     /// Forgets all content and what is known of it; the raw room that was set aside is returned. Nothing is

@@ -32,7 +32,7 @@ use crate::{
         pool::BlockEntry,
         queues::PageOwner,
     },
-    sharing::{page_drop::PageDrop, tokens::Cell},
+    sharing::{linger::Linger, page_drop::PageDrop, tokens::Cell},
 };
 
 /// The state of an inode.
@@ -52,6 +52,8 @@ pub(crate) struct FileState {
     pub gone: bool,
     /// The right to all of this.
     pub token: Cell,
+    /// How long it stays when others want it.
+    pub linger: Linger,
     /// The kernel's pages, while they are dropped.
     pub page_drop: PageDrop,
     /// Handles on it.
@@ -108,6 +110,7 @@ impl FileState {
             special: false,
             gone: false,
             token,
+            linger: Linger::default(),
             page_drop: PageDrop::default(),
             opens: Opens::default(),
             names: DirectoryNames::default(),

@@ -7,9 +7,12 @@
 //! On failure (no manager) a change goes on in the background after its caller has his `EIO`, and what it
 //! got then is given back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use base::InodeNo;
+use base::{InodeNo, stats};
 use tokio::sync::Notify;
 use wire::{
     lock::{CLAIM_MAX, END, Lock, LockAnswer, LockKind, LockMode, LockRequest},
@@ -49,9 +52,23 @@ impl Core {
         interrupted: Option<Arc<Notify>>,
     ) -> Result<(), Errno> {
         let waits = interrupted.is_some();
-        let core = self.clone();
+        let (core, begun) = (self.clone(), Instant::now());
         // A task of its own: a caller that goes away does not leave a lock that nobody knows of.
-        let mut task = self.runtime.spawn(async move { core.set_lock(ino, handle, lock, interrupted).await });
+        let mut task = self.runtime.spawn(async move {
+            let done = core.set_lock(ino, handle, lock, interrupted).await;
+            if lock.mode != LockMode::None {
+                let outcome = match &done {
+                    Ok(()) => "set",
+                    Err(Errno(libc::EAGAIN)) => "busy",
+                    Err(Errno(libc::EINTR)) => "interrupted",
+                    Err(Errno(libc::EDEADLK)) => "deadlock",
+                    Err(_) => "failed",
+                };
+                let labels = [("kind", lock.kind.name()), ("outcome", outcome)];
+                stats::histogram("lock_wait_seconds", &labels).record(begun.elapsed());
+            }
+            done
+        });
         if waits {
             return task.await.unwrap_or(Err(Errno::EIO));
         }

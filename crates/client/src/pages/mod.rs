@@ -3,6 +3,7 @@
 mod allocate;
 pub(crate) mod block;
 pub(crate) mod extents;
+pub(crate) mod gone;
 pub(crate) mod load;
 pub(crate) mod load_meter;
 pub(crate) mod loading;

@@ -27,6 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::{
+    gone::Gone,
     queues::{PageOwner, Queues, Tag, Victim},
     usage::{PoolCounts, PoolUse},
 };
@@ -127,6 +128,7 @@ struct Inner {
     /// Counts every release of memory and every cleaning: a waiter's deadline restarts when it moves.
     progress: AtomicU64,
     counts: PoolCounts,
+    gone: Gone,
     waits: Waits,
 }
 
@@ -152,6 +154,7 @@ impl Pool {
             cleaned: Notify::new(),
             progress: AtomicU64::new(0),
             counts: PoolCounts::default(),
+            gone: Gone::default(),
             waits: Waits::default(),
         }));
         pool.resize(bytes_max, dirty_pct);
@@ -180,6 +183,11 @@ impl Pool {
     /// Who waits for what in this client.
     pub fn waits(&self) -> &Waits {
         &self.0.waits
+    }
+
+    /// Why blocks are not here any more.
+    pub fn gone(&self) -> &Gone {
+        &self.0.gone
     }
 
     /// What was read from where.

@@ -13,7 +13,7 @@ use crate::{
         handle::{OpenFile, ReadData},
         inode::{Inode, Locked},
     },
-    pages::{loading::LoadWait, piece::zeros},
+    pages::{gone::Why, loading::LoadWait, piece::zeros},
 };
 
 /// Longest read in one call, bytes; longer ones come back short of it.
@@ -86,11 +86,20 @@ impl Core {
         let parts = parts(offset, end, state.block_size());
         let (mut out, mut loads) = (Vec::with_capacity(parts.len()), Vec::new());
         for part in &parts {
+            let here = state.block(part.block).is_some_and(|block| !block.is_idle());
             let (bytes, count) = match self.part(inode, &mut state, *part) {
                 Got::Bytes(bytes) => (bytes, &self.pool.counts().hit),
                 Got::Wait { load: None, .. } => (Vec::new(), &self.pool.counts().coming),
                 Got::Wait { load: Some(load), .. } => {
                     loads.push(load);
+                    let misses = &self.pool.counts().misses;
+                    let why = match self.pool.gone().why(inode.ino, part.block) {
+                        _ if here => &misses.part,
+                        None => &misses.first,
+                        Some(Why::Evicted) => &misses.evicted,
+                        Some(Why::GivenUp) => &misses.given_up,
+                    };
+                    why.add(u64::from(part.to - part.from));
                     (Vec::new(), &self.pool.counts().miss)
                 }
             };

@@ -64,8 +64,17 @@ impl Count {
     }
 }
 
+/// Bytes of reads that missed, by why.
+pub(crate) struct Misses {
+    pub first: Counter,
+    pub evicted: Counter,
+    pub given_up: Counter,
+    pub part: Counter,
+}
+
 /// The sums behind [`PoolUse`].
 pub(crate) struct PoolCounts {
+    pub misses: Misses,
     pub hit: Count,
     pub coming: Count,
     pub miss: Count,
@@ -75,7 +84,14 @@ pub(crate) struct PoolCounts {
 
 impl Default for PoolCounts {
     fn default() -> PoolCounts {
+        let missed = |reason| stats::counter("pagepool_miss_bytes", &[("reason", reason)]);
         PoolCounts {
+            misses: Misses {
+                first: missed("first"),
+                evicted: missed("evicted"),
+                given_up: missed("given_up"),
+                part: missed("part"),
+            },
             hit: Count::new("hit"),
             coming: Count::new("coming"),
             miss: Count::new("miss"),

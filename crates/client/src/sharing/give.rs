@@ -2,18 +2,26 @@
 //! or our own pages unless reading stays allowed.
 //! On failure (pdisks away) giving back goes on; a session that takes too long is ended by the manager.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use wire::{
     mgr::MgrRequest,
     token::{Blocks, Span, Token, TokenMode},
 };
 
-use super::tokens::{Losing, Recalled};
-use crate::{core::Core, error::Errno, files::inode::Inode};
+use super::{
+    statistics::GIVEN_UP,
+    tokens::{Losing, Recalled},
+};
+use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 
 /// Pause before cleaning is tried again.
 const RETRY: Duration = Duration::from_millis(300);
+/// Pause before it is looked again whether a token is still written under.
+const LINGER_LOOK: Duration = Duration::from_millis(1);
 
 impl Core {
     pub async fn release(&self, tokens: Vec<Token>) {
@@ -33,8 +41,10 @@ impl Core {
         }
     }
 
-    /// Gives a token up as far as it is wanted.
+    /// Gives a token up as far as it is wanted, once it has stayed as long as it may.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        let begun = Instant::now();
+        let Some(wanted) = self.linger(wanted).await else { return };
         // Before it is looked whether the inode is known: see `take_made`.
         self.sharing.note_recall();
         let Some(inode) = self.inode_known(wanted.ino) else {
@@ -50,13 +60,32 @@ impl Core {
         };
         match step {
             Recalled::UnderWay => {}
-            Recalled::Answer(token) => self.release(vec![token]).await,
-            Recalled::Begin => {
-                let Some(token) = self.clean(&inode).await else { return };
-                inode.changed.notify_waiters();
+            Recalled::Answer(token) => {
+                GIVEN_UP.at_once.record(begun.elapsed());
                 self.release(vec![token]).await;
             }
+            Recalled::Begin => {
+                let cleaning = Instant::now();
+                let Some(token) = self.clean(&inode).await else { return };
+                GIVEN_UP.cleaned.record(begun.elapsed());
+                inode.changed.notify_waiters();
+                self.release(vec![token]).await;
+                inode.lock().linger.gave(cleaning.elapsed());
+            }
         }
+    }
+
+    /// Waits while the token stays ([`super::linger`]); none if another recall of it waits already, which is this one from
+    /// now on.
+    async fn linger(&self, wanted: Token) -> Option<Token> {
+        let Some(inode) = self.inode_known(wanted.ino) else { return Some(wanted) };
+        if !inode.lock().linger.recalled(wanted, Instant::now()) {
+            return None;
+        }
+        while self.calls.lease_valid() && inode.lock().linger.stays(Instant::now()) {
+            tokio::time::sleep(LINGER_LOOK).await;
+        }
+        inode.lock().linger.obey()
     }
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
@@ -105,6 +134,10 @@ impl Core {
                 state.names.kept.recalled();
             }
             let Losing { to, gone, .. } = state.token.losing();
+            for run in gone.runs() {
+                let note = |block| self.pool.gone().note(inode.ino, block, Why::GivenUp);
+                state.blocks_here(run.span).for_each(note);
+            }
             let room = match to {
                 TokenMode::Part => gone.runs().iter().map(|run| state.forget_blocks(run.span)).sum(),
                 to if to > TokenMode::Part => 0,

@@ -1,23 +1,39 @@
 //! What ends by itself: a use of an inode, and an attempt to get its token.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use crate::files::inode::Inode;
+use wire::token::Need;
+
+use crate::files::{inode::Inode, state::FileState};
 
 /// The right to use an inode, until it is dropped.
-pub(crate) struct TokenHold(pub Arc<Inode>);
+pub(crate) struct TokenHold {
+    inode: Arc<Inode>,
+    /// It keeps the token here for a while when others want it.
+    lingers: bool,
+}
+
+impl TokenHold {
+    /// For somebody who was let in for `need`.
+    pub fn new(inode: &Arc<Inode>, state: &mut FileState, need: Need) -> TokenHold {
+        TokenHold { inode: inode.clone(), lingers: state.linger.begin_use(need, Instant::now) }
+    }
+}
 
 impl Drop for TokenHold {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.inode.lock();
         state.token.leave();
+        if self.lingers {
+            state.linger.end_use(Instant::now());
+        }
         let idle = state.token.users() == 0;
         if idle {
-            state.forget_long_record(self.0.record_runs_max);
+            state.forget_long_record(self.inode.record_runs_max);
         }
         drop(state);
         if idle {
-            self.0.changed.notify_waiters();
+            self.inode.changed.notify_waiters();
         }
     }
 }

@@ -17,6 +17,7 @@ use super::{
     guards::{Asking, TokenHold},
     kernel::KernelCache,
     state::Moment,
+    statistics::TokenWait,
     tokens::{Cell, Enter},
 };
 use crate::{
@@ -70,9 +71,11 @@ impl Core {
             let mut state = inode.lock();
             let need = need(&state);
             if state.attr_known && state.token.enter_now(need) {
-                return Ok(TokenHold(inode.clone()));
+                return Ok(TokenHold::new(inode, &mut state, need));
             }
         }
+        // Counted when it is over, however it ends.
+        let mut waits: Option<TokenWait> = None;
         loop {
             if self.calls.dead() {
                 return Err(Errno::EIO);
@@ -97,16 +100,19 @@ impl Core {
                 wanted = need(&state);
                 if state.page_drop.is_under_way() && state.token.enter_late(wanted) {
                     state.page_drop.let_in(range);
-                    return Ok(TokenHold(inode.clone()));
+                    return Ok(TokenHold::new(inode, &mut state, wanted));
                 }
                 if !state.page_drop.is_under_way() || !state.token.ask_late(wanted) {
                     continue;
                 }
                 step = Enter::Ask;
             }
+            if step != Enter::In {
+                waits.get_or_insert_with(|| TokenWait::begin(wanted));
+            }
             match step {
                 Enter::In => {
-                    let hold = TokenHold(inode.clone());
+                    let hold = TokenHold::new(inode, &mut inode.lock(), wanted);
                     crate::waits::moved();
                     self.know_attr(inode).await?;
                     let state = inode.lock();
@@ -169,7 +175,7 @@ impl Core {
         range: Option<(u64, u64)>,
     ) -> Result<Option<TokenHold>, Errno> {
         let asking = Asking(inode);
-        let asked = self.sharing.now();
+        let (asked, begun) = (self.sharing.now(), Instant::now());
         let (token, resolve, attr) = match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, need }).await
         {
             Ok(MgrReply::Token { token, resolve, attr, .. }) => (token, resolve, attr),
@@ -198,6 +204,7 @@ impl Core {
                 Some(None)
             } else {
                 state.page_drop.let_in(range);
+                state.linger.granted(begun, Instant::now());
                 if state.token.has_more_than(&before) {
                     // Others may have allocated there.
                     state.recorded.doubt_all_but(&before.usable());
@@ -222,7 +229,7 @@ impl Core {
         }
         std::mem::forget(asking);
         inode.changed.notify_waiters();
-        let hold = TokenHold(inode.clone());
+        let hold = TokenHold::new(inode, &mut inode.lock(), need);
         if resolve {
             self.resolve_inode(inode, &token).await?;
         }

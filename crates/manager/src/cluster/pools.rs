@@ -73,8 +73,9 @@ fn check_name(name: &str) -> Result<(), MgrError> {
 impl Cluster {
     pub(super) fn make_pool(&mut self, new: NewPool, now: Duration, step: &mut Step) -> Result<(), MgrError> {
         let refused = |error: layout::LayoutError| no(error.to_string());
-        let code: Code = new.code.parse().map_err(|error: layout::UnknownCode| no(error.to_string()))?;
-        let block_size = Code::check_block_size(new.block_size.into()).map_err(refused)?;
+        let code: Code = new.code.parse().map_err(|error: layout::UnknownCode| refused(error.into()))?;
+        let block_size =
+            Code::check_block_size(new.block_size.into()).map_err(|error| refused(error.into()))?;
         if let Some(pool) = self.map.pools.iter().find(|pool| pool.name == new.name) {
             let same = pool.code == code.to_string() && pool.block_size == block_size;
             return if same { Ok(()) } else { Err(no(format!("there is a pool {} already", new.name))) };

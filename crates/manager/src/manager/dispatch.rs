@@ -116,7 +116,7 @@ impl Manager {
                 let snapshot = self.snapshot();
                 // Goes over all names.
                 let look = move || {
-                    let mut found = paths::paths(&*snapshot, fs, files.iter().copied())?;
+                    let mut found = paths::last_paths(&*snapshot, fs, files.iter().copied())?;
                     Ok(files.iter().map(|file| found.remove(file).unwrap_or_default()).collect())
                 };
                 let found = self.inner.writer.aside(look).await?;

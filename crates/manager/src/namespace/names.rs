@@ -9,7 +9,7 @@ use super::{
     dir::{self, check_name, is_dot},
     errno, inode,
 };
-use crate::keys::Inode;
+use crate::{keys::Inode, last_names};
 
 const S_ISGID: u16 = 0o2000;
 
@@ -218,6 +218,7 @@ impl Editor<'_, '_> {
         self.remove_entry(parent, cookie);
         dir.nlink = dir.nlink.saturating_sub(u32::from(directory));
         self.touch_dir(parent, dir, -1, now);
+        last_names::note(self.fs.fs, entry.ino, parent, name);
         self.drop_link(entry.ino, open, highest, now)
     }
 }

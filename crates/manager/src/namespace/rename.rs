@@ -9,7 +9,7 @@ use super::{
     dir::{self, check_name, is_dot},
     errno,
 };
-use crate::keys::EntryRecord;
+use crate::{keys::EntryRecord, last_names};
 
 /// Deepest directory. Bounds the walk to the root; a longer one is a damaged tree.
 const DEPTH_MAX: u32 = 1 << 20;
@@ -97,7 +97,10 @@ impl Editor<'_, '_> {
         self.touch_dir(to.dir, destination, i64::from(lost.is_none()), now);
         self.moved_inode(moved.ino, to.dir, now)?;
         match lost {
-            Some(ino) => self.drop_link(ino, open, highest, now),
+            Some(ino) => {
+                last_names::note(self.fs.fs, ino, to.dir, to.name);
+                self.drop_link(ino, open, highest, now)
+            }
             None => Ok(MgrReply::Unlinked { attr: None }),
         }
     }

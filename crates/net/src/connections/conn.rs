@@ -35,7 +35,7 @@ use crate::{
     core::Core,
     error::CloseReason,
     links::choose::Path,
-    stats::LaneStats,
+    stats::{ConnStats, LaneStats},
 };
 
 /// Counted while running; read by `Endpoint::status`.
@@ -92,6 +92,7 @@ pub(crate) struct Conn {
     /// The reader waits for memory, not for the peer.
     pub paused: AtomicBool,
     pub stats: LaneStats,
+    own_stats: ConnStats,
     /// Since the watch last looked.
     pub heard: AtomicBool,
     pub closing: Notify,
@@ -108,6 +109,11 @@ impl Conn {
         accepted: &Accepted,
     ) -> std::io::Result<Arc<Conn>> {
         socket.serve(accepted.lane);
+        // A rail is an address of who was called.
+        let called = match rail {
+            Some(_) => socket.as_ref().peer_addr()?,
+            None => socket.as_ref().local_addr()?,
+        };
         Ok(Arc::new(Conn {
             id: group.core.next_id(),
             lane: accepted.lane,
@@ -123,6 +129,7 @@ impl Conn {
             own: accepted.own,
             core: Arc::clone(&group.core),
             group: Arc::clone(group),
+            own_stats: ConnStats::of(accepted.peer.node, accepted.lane, called.ip()),
             socket,
             outbox: Outbox::default(),
             inbound: Inbound::default(),
@@ -193,12 +200,14 @@ impl Conn {
         self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
         self.stats.sent_messages.inc();
         self.stats.sent_bytes.add(len);
+        self.own_stats.sent_bytes.add(len);
     }
 
     /// Counts bytes that were read.
     pub(crate) fn count_received(&self, len: u64) {
         self.counters.bytes_received.fetch_add(len, Ordering::Relaxed);
         self.stats.received_bytes.add(len);
+        self.own_stats.received_bytes.add(len);
     }
 
     pub(crate) fn peer_name(&self) -> String {

@@ -65,6 +65,14 @@ impl Memory {
         Ok(Memory(at))
     }
 
+    /// Eight bytes anywhere.
+    #[cfg(test)]
+    pub(crate) fn scribble(&self, at: usize, value: u64) {
+        // SAFETY: within the mapping, aligned, and an atomic as the numbers are; a ring's bytes may change at any time.
+        let place = unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at % (LEN / 8) * 8).cast()) };
+        place.store(value, Ordering::SeqCst);
+    }
+
     /// The ring by which one side sends: 0 is the one that connected.
     pub(crate) fn ring(&self, side: usize) -> Ring<'_> {
         Ring { memory: self, side: side & 1 }

@@ -158,6 +158,13 @@ impl Shared {
         wake(&self.bell);
     }
 
+    /// Changes anything anywhere in the memory.
+    #[cfg(test)]
+    pub(crate) fn scribble(&self, at: usize, value: u64) {
+        self.memory.scribble(at, value);
+        wake(&self.bell);
+    }
+
     /// Ends it, and wakes whoever waits at either end.
     pub(crate) fn shutdown(&self) {
         self.closed.store(true, Ordering::Relaxed);

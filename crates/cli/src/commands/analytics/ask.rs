@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Value, Want};
 use anyhow::{Context, Result, anyhow, bail};
 use base::{
-    stats::{Measure, STATISTICS, Set, Source},
+    stats::{Measure, STATISTICS, Set, Source, derived_from},
     when::date_time,
 };
 use tokio::task::JoinSet;
@@ -72,6 +72,8 @@ pub struct Found {
     pub answer: Answer,
     /// Who was asked.
     pub processes: Vec<Process>,
+    /// Of each of them by name, the seconds of each step that it recorded: in the others it has a gap.
+    pub recorded: BTreeMap<String, Vec<u32>>,
     /// All that was counted of what was asked, whether it could be told apart or not.
     pub total: f64,
     /// The share of it that could be told apart, 0 to 1.
@@ -97,10 +99,22 @@ impl Found {
             .map(|process| process.name.as_str())
     }
 
+    /// The breakdown whose values are processes, if there is one: by its place.
+    pub fn by_process(&self) -> Option<usize> {
+        let of_mounts = matches!(self.query.statistic.source, Source::Operations(Set::File, _));
+        self.query.breakdowns.iter().position(|d| *d == "process" || of_mounts && *d == "client")
+    }
+
+    /// Seconds of each step that a row's process recorded; of a row of several, by the one that recorded most of it.
+    pub fn recorded_of(&self, values: &[String]) -> &[u32] {
+        let process = self.by_process().and_then(|at| values.get(at));
+        process.and_then(|process| self.recorded.get(process)).unwrap_or(&self.answer.recorded)
+    }
+
     /// The rows as they are looked at: sizes and latencies by rising value, everything else by weight.
     pub fn in_order(&self) -> Vec<&(Vec<String>, AnswerRow)> {
         let mut rows: Vec<&(Vec<String>, AnswerRow)> = self.rows.iter().collect();
-        if let Some(axis) = self.query.breakdowns.first().filter(|d| matches!(**d, "latency" | "size")) {
+        if let Some(axis) = self.query.breakdowns.first().filter(|d| analytics::is_ordered(d)) {
             rows.sort_by_key(|(values, _)| analytics::bucket(axis, &values[0]).map_or(u64::MAX, |n| n + 1));
         }
         rows
@@ -141,14 +155,23 @@ impl Watch {
         Ok(Watch { link: Some(link), members, names, clock: None })
     }
 
-    /// Of a recording instead. `speed`: how many of its seconds pass in one, from its beginning; 0: its end is the present.
-    pub fn replay(file: &Path, speed: f64) -> Result<Watch> {
-        let recording = Recording::read(file).with_context(|| format!("read {}", file.display()))?;
+    /// Of a recording instead. `speed`: how many of its seconds pass in one, from its beginning, that was `begun`; 0: its end is
+    /// the present.
+    pub fn replay(recording: &Arc<Recording>, speed: f64, begun: Instant) -> Result<Watch> {
         let names = recording.names.as_deref().map(Names::recorded).transpose();
-        let names = names.with_context(|| format!("names in {}", file.display()))?.unwrap_or_default();
-        let clock = Clock { begun: Instant::now(), span: recording.span, speed };
-        let members = members::of_recording(&Arc::new(recording));
-        Ok(Watch { link: None, members, names, clock: Some(clock) })
+        let names = names.context("the names in the recording")?.unwrap_or_default();
+        let clock = Clock { begun, span: recording.span, speed };
+        Ok(Watch { link: None, members: members::of_recording(recording), names, clock: Some(clock) })
+    }
+
+    /// The whole of a recording, at its end.
+    pub fn recorded(file: &Path) -> Result<Watch> {
+        Watch::replay(&read(file)?, 0.0, Instant::now())
+    }
+
+    /// When what is recorded begins; none: it is a cluster that is looked at.
+    pub fn begins(&self) -> Option<u64> {
+        self.clock.as_ref().map(|clock| clock.span.0)
     }
 
     /// Its end of the network; a recording has none.
@@ -193,19 +216,19 @@ impl Watch {
         let mut numbered = query.clone();
         self.number(&mut numbered, now, span).await?;
         numbered.breakdowns = recorded(&query.breakdowns);
-        // Names become shorter, but a directory becomes its files.
+        // Names become shorter, but a directory becomes its files, and a pool its pdisks.
         Query::parse(&numbered.to_string())
             .context("more files than can be asked about at a time: ask for less")?;
-        let (mut answer, mut processes) = self.put(&numbered, now, span, 1).await?;
+        let (mut answer, mut processes, mut recorded_by) = self.put(&numbered, now, span, 1).await?;
         let unit = u64::from(answer.resolution);
         if unit > 1 {
             span = span.widened(now, unit);
-            (answer, processes) = self.put(&numbered, now, span, unit).await?;
+            (answer, processes, recorded_by) = self.put(&numbered, now, span, unit).await?;
         }
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
-        if query.breakdowns.contains(&"directory") {
+        if query.breakdowns.iter().any(|dimension| derived_from(dimension).is_some()) {
             self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
-            self.by_directory(&query, &numbered.breakdowns, &mut answer);
+            self.derive(&query, &numbered.breakdowns, &mut answer);
         }
         answer.shorten(rows_max);
         let rows = std::mem::take(&mut answer.rows);
@@ -215,20 +238,20 @@ impl Watch {
             (values.map(|(dimension, value)| self.names.show(dimension, value)).collect(), row)
         };
         let rows = rows.into_iter().map(shown).collect();
-        Ok(Found { query, span, now, rows, answer, processes, total, coverage })
+        Ok(Found { query, span, now, rows, answer, processes, recorded: recorded_by, total, coverage })
     }
 
-    /// Rows of files become rows of the directories that they are in, where those are asked for.
-    fn by_directory(&self, query: &Query, recorded: &[&str], answer: &mut Answer) {
+    /// Rows of files become rows of the directories that they are in, those of pdisks rows of pools or nodes, where those are
+    /// asked for.
+    fn derive(&self, query: &Query, recorded: &[&str], answer: &mut Answer) {
         let mut rows: BTreeMap<Vec<Value>, AnswerRow> = BTreeMap::new();
         for (key, row) in answer.rows.drain(..) {
             let value = |dimension: &&'static str| {
-                let at = recorded
-                    .iter()
-                    .position(|name| name == dimension || *dimension == "directory" && *name == "file");
+                let from = derived_from(dimension);
+                let at = recorded.iter().position(|name| *name == from.unwrap_or(*dimension));
                 match at.and_then(|at| key.get(at)) {
-                    Some(file @ Value::File(..)) if *dimension == "directory" => {
-                        Value::Text(self.names.show("directory", file))
+                    Some(value @ (Value::File(..) | Value::Text(_))) if from.is_some() => {
+                        Value::Text(self.names.show(dimension, value))
                     }
                     Some(value) => value.clone(),
                     None => Value::Other,
@@ -246,7 +269,7 @@ impl Watch {
         now: u64,
         span: Span,
         resolution: u64,
-    ) -> Result<(Answer, Vec<Process>)> {
+    ) -> Result<(Answer, Vec<Process>, BTreeMap<String, Vec<u32>>)> {
         let role = match query.statistic.source {
             Source::Operations(Set::File, _) => Some("client"),
             Source::Operations(Set::Strip, _) => Some("nsd"),
@@ -274,11 +297,15 @@ impl Watch {
             });
         }
         let mut recorded: Vec<Option<u32>> = vec![None; able.len()];
-        let mut all = Answer::default();
+        let (mut all, mut by_name) = (Answer::default(), BTreeMap::<String, Vec<u32>>::new());
         while let Some(Ok((at, answer))) = asked.join_next().await {
             match answer {
                 Ok(answer) => {
                     recorded[at] = Some(answer.recorded.iter().sum());
+                    // A process that was started anew has two histories of one name.
+                    let name = able[at].origin.name.clone();
+                    let own = by_name.entry(name).or_insert_with(|| vec![0; answer.recorded.len()]);
+                    own.iter_mut().zip(&answer.recorded).for_each(|(own, n)| *own = (*own).max(*n));
                     all.merge(answer);
                 }
                 Err(error) => tracing::debug!("{}: {error:#}", able[at].origin.name),
@@ -302,7 +329,7 @@ impl Watch {
                 None => processes.push(Process { name: name.clone(), answers: true, recorded: *recorded }),
             }
         }
-        Ok((all, processes))
+        Ok((all, processes, by_name))
     }
 
     /// Puts numbers in the place of names.
@@ -319,6 +346,7 @@ impl Watch {
                     "peer" => vec![self.names.peer_of(&want.text)],
                     "file" => self.files_of(query, &want.text, now, span).await?,
                     "directory" => self.files_used(query, dimension, &want.text, now, span).await?,
+                    "pool" | "node" => self.names.pdisks_of(dimension, &want.text)?,
                     "fs" => vec![self.names.fs_of(&want.text)?],
                     // As it is shown.
                     "user" => vec![want.text.strip_prefix("uid ").unwrap_or(&want.text).to_owned()],
@@ -328,8 +356,8 @@ impl Watch {
                 numbered.extend(found.into_iter().map(|text| Want { text, bucket }));
             }
             query.filters[at].wanted = numbered;
-            if dimension == "directory" {
-                query.filters[at].dimension = "file";
+            if let Some(from) = derived_from(dimension) {
+                query.filters[at].dimension = from;
             }
         }
         Ok(())
@@ -371,7 +399,7 @@ impl Watch {
         };
         let statistic = statistic.unwrap_or(query.statistic);
         let all = Query { statistic, filters: Vec::new(), breakdowns: vec!["file"] };
-        let (answer, _) = self.put(&all, now, Span { step: 0, ..span }, 1).await?;
+        let (answer, ..) = self.put(&all, now, Span { step: 0, ..span }, 1).await?;
         self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
         let found = answer.rows.iter().filter_map(|(key, _)| match key.first() {
             Some(value @ Value::File(fs, inode)) if self.names.show(dimension, value) == path => {
@@ -396,10 +424,15 @@ impl Watch {
     }
 }
 
-/// What is recorded of what is asked for: a directory is one of the file's path.
+/// Reads a recording.
+pub fn read(file: &Path) -> Result<Arc<Recording>> {
+    Ok(Arc::new(Recording::read(file).with_context(|| format!("read {}", file.display()))?))
+}
+
+/// What is recorded of what is asked for.
 fn recorded(breakdowns: &[&'static str]) -> Vec<&'static str> {
     let mut all = Vec::new();
-    for breakdown in breakdowns.iter().map(|name| if *name == "directory" { "file" } else { *name }) {
+    for breakdown in breakdowns.iter().map(|name| derived_from(name).unwrap_or(*name)) {
         if !all.contains(&breakdown) {
             all.push(breakdown);
         }

@@ -16,7 +16,7 @@ pub fn json(found: &Found) -> Value {
     let query = &found.query;
     let filter = |filter: &analytics::Filter| json!({ "by": filter.dimension, "text": filter.to_string() });
     let dimensions: Vec<&str> = query.statistic.all_dimensions().collect();
-    let axis = query.breakdowns.first().copied().filter(|d| matches!(*d, "latency" | "size"));
+    let axis = query.breakdowns.first().copied().filter(|d| analytics::is_ordered(d));
     value["chart"] = json!({
         "statistic": query.statistic.name,
         "level": query.statistic.kind == stats::Kind::Gauge,
@@ -24,6 +24,7 @@ pub fn json(found: &Found) -> Value {
         "breakdowns": query.breakdowns,
         "dimensions": dimensions,
         "recorded": found.answer.recorded,
+        "recorded_by": found.by_process().map(|at| json!({ "by": query.breakdowns[at], "of": found.recorded })),
         "axis": axis,
         "now_at_us": found.now * 1_000_000,
     });
@@ -47,6 +48,8 @@ fn begins(axis: &str, bucket: u64) -> String {
     match axis {
         "latency" => figures::latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
         _ if bucket == 0 => "none".to_owned(),
+        "offset" if bucket == 1 => "0".to_owned(),
+        "offset" => base::ByteSize(1 << (bucket - 2).min(63)).to_string(),
         _ => base::ByteSize(1 << (bucket - 1).min(63)).to_string(),
     }
 }

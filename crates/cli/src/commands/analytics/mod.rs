@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 pub use self::{
-    ask::{Found, Span, Watch},
+    ask::{Found, Span, Watch, read},
     figures::{latency, rate},
     page::{password, serve},
     record::record,
@@ -70,11 +70,18 @@ pub fn worksheet(command: &args::Worksheet) -> Result<()> {
 
 fn export_worksheet(args: &WorksheetExport) -> Result<()> {
     let dir = args.dir.open()?;
-    let Worksheet { name, charts, from_at_us, to_at_us, marks } = worksheets::find(&dir, &args.name)?;
+    let Worksheet { name, charts, mut from_at_us, mut to_at_us, marks } = worksheets::find(&dir, &args.name)?;
     let given = step(args.step)?;
     let sheet = link::run(async {
-        let mut watch = Watch::begin(&dir).await?;
+        let mut watch = match &args.recording {
+            Some(file) => Watch::recorded(file)?,
+            None => Watch::begin(&dir).await?,
+        };
         let now = watch.now();
+        if let Some(begins) = watch.begins() {
+            // All of it, whatever time the worksheet was made for.
+            (from_at_us, to_at_us) = (i64::try_from(begins * 1_000_000).ok(), None);
+        }
         let at = |us: Option<i64>| us.map(|us| When::At(u64::try_from(us / 1_000_000).unwrap_or(0).min(now)));
         let from = args.from.or(at(from_at_us)).unwrap_or(When::Ago(PRESENT));
         // Of a time that ends within a second, that second.
@@ -105,7 +112,7 @@ fn step(given: Option<Duration>) -> Result<Option<u64>> {
 /// Asks, in steps by the length of the time; and whom.
 async fn find(asked: &Asked, step: impl FnOnce(u64) -> u64) -> Result<(Found, Watch)> {
     let mut watch = match &asked.recording {
-        Some(file) => Watch::replay(file, 0.0)?,
+        Some(file) => Watch::recorded(file)?,
         None => Watch::begin(&asked.dir.open()?).await?,
     };
     let span = Span::of(&asked.time, watch.now(), 0)?;

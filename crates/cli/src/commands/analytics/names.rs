@@ -6,11 +6,16 @@ use analytics::Value;
 use anyhow::{Result, bail};
 use base::{ByteSize, FsId, InodeNo};
 use serde::{Deserialize, Serialize};
-use wire::mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX};
+use wire::{
+    map::PdiskEntry,
+    mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX},
+};
 
 use super::figures;
 use crate::link::Link;
 
+/// What stands behind the path of a file that has none any more.
+const REMOVED: &str = " (removed)";
 /// Paths kept, at most; then all are asked for anew.
 const PATHS_KEPT_MAX: usize = 1 << 16;
 
@@ -21,8 +26,31 @@ pub struct Names {
     /// (as labels have it, as people do).
     nodes: Vec<(String, String)>,
     filesystems: HashMap<u32, String>,
-    /// A path below its file system's root; empty: it has no name any more.
+    /// What each pdisk, as labels have it, lies in.
+    pdisks: BTreeMap<String, Place>,
+    /// A path below its file system's root. Of what has no name any more the last one, with `/` before it; empty: not known.
     paths: HashMap<(u32, u64), String>,
+}
+
+/// What a pdisk lies in.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Place {
+    /// Of several pools all, with `+` between them.
+    pool: String,
+    node: String,
+}
+
+impl Place {
+    fn of(report: &ClusterReport, pdisk: &PdiskEntry) -> Place {
+        let laid = |pool: &&wire::map::PoolEntry| pool.pdisks.iter().any(|of| of.id == pdisk.id);
+        let pools: Vec<&str> = report.map.pools.iter().filter(laid).map(|pool| pool.name.as_str()).collect();
+        let node = pdisk.nodes.first().and_then(|node| report.map.node(*node));
+        Place { pool: pools.join("+"), node: node.map(|node| node.name.clone()).unwrap_or_default() }
+    }
+
+    fn called(&self, dimension: &str) -> &str {
+        if dimension == "pool" { &self.pool } else { &self.node }
+    }
 }
 
 /// The same in a recording.
@@ -31,6 +59,8 @@ struct Stored {
     sessions: Vec<(u64, String)>,
     nodes: Vec<(String, String)>,
     filesystems: Vec<(u32, String)>,
+    #[serde(default)]
+    pdisks: BTreeMap<String, Place>,
     paths: Vec<(u32, u64, String)>,
 }
 
@@ -59,6 +89,12 @@ impl Names {
             sessions: clients.chain(servers).chain(nobody).collect(),
             nodes: nodes.map(|node| (node.id.to_string(), node.name.clone())).collect(),
             filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
+            pdisks: report
+                .map
+                .pdisks
+                .iter()
+                .map(|pdisk| (pdisk.id.to_string(), Place::of(report, pdisk)))
+                .collect(),
             paths: HashMap::new(),
         }
     }
@@ -71,6 +107,7 @@ impl Names {
             sessions: stored.sessions.into_iter().collect(),
             nodes: stored.nodes,
             filesystems: stored.filesystems.into_iter().collect(),
+            pdisks: stored.pdisks,
             paths: paths.collect(),
         })
     }
@@ -82,6 +119,7 @@ impl Names {
             sessions: self.sessions.clone().into_iter().collect(),
             nodes: self.nodes.clone(),
             filesystems: self.filesystems.clone().into_iter().collect(),
+            pdisks: self.pdisks.clone(),
             paths: paths.collect(),
         })?)
     }
@@ -135,6 +173,22 @@ impl Names {
         }
     }
 
+    /// The pdisks of a pool or of a node, as labels have them.
+    pub fn pdisks_of(&self, dimension: &str, name: &str) -> Result<Vec<String>> {
+        let of = |place: &Place| match dimension {
+            "pool" => place.pool.split('+').any(|pool| pool == name) || place.pool == name,
+            _ => place.node == name,
+        };
+        let found: Vec<String> =
+            self.pdisks.iter().filter(|(_, place)| of(place)).map(|(pdisk, _)| pdisk.clone()).collect();
+        if found.is_empty() {
+            let known: BTreeSet<&str> = self.pdisks.values().map(|place| place.called(dimension)).collect();
+            let known: Vec<&str> = known.into_iter().collect();
+            bail!("there is no pdisk in a {dimension} {name:?}; possible: {}", known.join(", "))
+        }
+        Ok(found)
+    }
+
     /// Asks for the paths of files that are not known yet. What cannot be had stays a number.
     pub async fn learn<'a>(&mut self, link: Option<&Link>, values: impl Iterator<Item = &'a Value>) {
         // A recording brings its own.
@@ -179,6 +233,7 @@ impl Names {
                 match self.paths.get(&(*fs, *inode)) {
                     _ if *inode == InodeNo::ROOT.0 => format!("{of}/"),
                     Some(path) if path.is_empty() => format!("removed ({fs}:{inode})"),
+                    Some(path) if path.starts_with('/') => format!("{of}{path}{REMOVED}"),
                     Some(path) => format!("{of}/{path}"),
                     None => format!("{fs}:{inode}"),
                 }
@@ -189,7 +244,13 @@ impl Names {
             }
             ("client", Value::Number(session)) => self.session(*session),
             ("user", Value::Number(user)) => format!("uid {user}"),
-            ("size", Value::Number(0)) => "none".to_owned(),
+            ("pool" | "node", Value::Text(pdisk)) => {
+                let place = self.pdisks.get(pdisk).map(|place| place.called(dimension));
+                place.filter(|name| !name.is_empty()).unwrap_or("(unknown)").to_owned()
+            }
+            ("size" | "offset", Value::Number(0)) => "none".to_owned(),
+            ("offset", Value::Number(1)) => "0".to_owned(),
+            ("offset", Value::Number(octave)) => ByteSize(1 << (octave - 2).min(63)).to_string(),
             ("size", Value::Number(octave)) => ByteSize(1 << (octave - 1).min(63)).to_string(),
             ("latency", Value::Number(bucket)) => {
                 figures::latency(base::stats::latency_start(usize::try_from(*bucket).unwrap_or(usize::MAX)))
@@ -206,6 +267,7 @@ impl Names {
 
 /// The directory that a path as it is shown lies in; the root's is itself. What has no path has none.
 fn directory_of(path: &str) -> String {
+    let path = path.strip_suffix(REMOVED).unwrap_or(path);
     match path.rsplit_once('/') {
         None => "(unknown)".to_owned(),
         Some((of, _)) if of.is_empty() || of.ends_with(':') => format!("{of}/"),
@@ -228,6 +290,21 @@ mod tests {
         assert_eq!(names.show("file", &Value::File(1, 7)), "/a/b");
         assert_eq!(names.show("file", &Value::File(1, 8)), "removed (1:8)");
         assert_eq!(names.show("file", &Value::File(1, 9)), "1:9");
+        names.paths.insert((1, 10), "/a/b".to_owned());
+        assert_eq!(names.show("file", &Value::File(1, 10)), "/a/b (removed)");
+        assert_eq!(names.show("directory", &Value::File(1, 10)), "/a");
+        let place = |pool: &str, node: &str| Place { pool: pool.to_owned(), node: node.to_owned() };
+        names.pdisks.insert("pdisk1".to_owned(), place("fast", "n1"));
+        names.pdisks.insert("pdisk2".to_owned(), place("fast+slow", "n2"));
+        let pdisk = Value::Text("pdisk2".to_owned());
+        assert_eq!(
+            (names.show("pool", &pdisk), names.show("node", &pdisk)),
+            ("fast+slow".into(), "n2".into())
+        );
+        assert_eq!(names.pdisks_of("pool", "fast").unwrap(), ["pdisk1", "pdisk2"]);
+        assert_eq!(names.pdisks_of("pool", "fast+slow").unwrap(), ["pdisk2"]);
+        assert_eq!(names.pdisks_of("node", "n1").unwrap(), ["pdisk1"]);
+        assert!(names.pdisks_of("node", "n3").unwrap_err().to_string().contains("n1, n2"));
         let directory = |inode| names.show("directory", &Value::File(1, inode));
         assert_eq!([directory(7), directory(8), directory(1)], ["/a", "(unknown)", "/"]);
         assert_eq!((directory_of("fs1:/a"), directory_of("fs1:/a/b")), ("fs1:/".into(), "fs1:/a".into()));
@@ -239,6 +316,11 @@ mod tests {
             let shown = names.show("latency", &Value::Number(bucket));
             let query = Query::parse(&format!("file.ops[latency={shown}]")).unwrap();
             assert_eq!(query.filters[0].wanted[0].bucket, bucket, "{shown}");
+        }
+        for octave in 0..60 {
+            let shown = names.show("offset", &Value::Number(octave));
+            let query = Query::parse(&format!("file.ops[offset={shown}]")).unwrap();
+            assert_eq!(query.filters[0].wanted[0].bucket, octave, "{shown}");
         }
         for octave in 1..60 {
             let shown = names.show("size", &Value::Number(octave));

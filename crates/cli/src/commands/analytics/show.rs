@@ -84,14 +84,14 @@ fn by_value(found: &Found) -> String {
 }
 
 fn title(dimension: &str) -> String {
-    let begins = if matches!(dimension, "size" | "latency") { ">=" } else { "" };
+    let begins = if analytics::is_ordered(dimension) { ">=" } else { "" };
     format!("{}{begins}", dimension.to_uppercase())
 }
 
-/// The steps of a row: none where nothing was recorded.
-pub fn steps(found: &Found, row: &AnswerRow) -> Vec<Option<f64>> {
+/// The steps of a row: none where nothing was recorded, or nothing by the process that the row is about.
+pub fn steps(found: &Found, values: &[String], row: &AnswerRow) -> Vec<Option<f64>> {
     let points: BTreeMap<u32, f64> = row.points.iter().copied().collect();
-    let recorded = found.answer.recorded.iter().enumerate();
+    let recorded = found.recorded_of(values).iter().enumerate();
     recorded.map(|(step, n)| (*n > 0).then(|| points.get(&(step as u32)).copied().unwrap_or(0.0))).collect()
 }
 
@@ -104,7 +104,8 @@ fn by_time(found: &Found) -> String {
     let name = |values: &Vec<String>| if values.is_empty() { unit.to_uppercase() } else { values.join(" ") };
     let mut head = vec!["BEFORE".to_owned()];
     head.extend(shown.iter().map(|(values, _)| end_of(&name(values), 16)));
-    let columns: Vec<Vec<Option<f64>>> = shown.iter().map(|(_, row)| steps(found, row)).collect();
+    let columns: Vec<Vec<Option<f64>>> =
+        shown.iter().map(|(values, row)| steps(found, values, row)).collect();
     let row = |step: usize| {
         let end = begun + (step as u64 + 1) * found.span.step;
         let mut cells = vec![when(end)];
@@ -135,7 +136,7 @@ pub fn json(found: &Found) -> Value {
             "p50_us": us(0.5),
             "p99_us": us(0.99),
             "most_us": us(1.0),
-            "steps": (found.span.step > 0).then(|| steps(found, row)),
+            "steps": (found.span.step > 0).then(|| steps(found, values, row)),
         })
     };
     let process = |p: &Process| json!({ "process": p.name, "answers": p.answers, "recorded_s": p.recorded });

@@ -4,13 +4,13 @@
 mod draw;
 mod view;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use tokio::sync::{mpsc, watch};
 
 use self::view::{Line, View};
-use super::analytics::{Span, Watch};
+use super::analytics::{Span, Watch, read};
 use crate::{
     args::{AnalyticsReplay, Look, Top},
     cluster_dir::ClusterDir,
@@ -39,12 +39,9 @@ pub fn top(args: &Top) -> Result<()> {
 
 /// `ropewalk analytics replay`.
 pub fn replay(args: &AnalyticsReplay) -> Result<()> {
-    if !(args.speed > 0.0 && args.speed <= 3600.0) {
-        bail!("--speed: more than 0, at most 3600");
-    }
     // Printed once it is about the end.
     let once = args.look.once || args.look.json;
-    let watch = Watch::replay(&args.file, if once { 0.0 } else { args.speed })?;
+    let watch = Watch::replay(&read(&args.file)?, if once { 0.0 } else { args.speed }, Instant::now())?;
     link::run(show(watch, None, &args.look))
 }
 

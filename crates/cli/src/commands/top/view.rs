@@ -232,7 +232,7 @@ impl View {
 
     /// Whether its lines have an order of their own.
     pub fn is_axis(&self) -> bool {
-        matches!(self.dimension, "latency" | "size")
+        analytics::is_ordered(self.dimension)
     }
 
     /// Where it is, for people.

@@ -101,7 +101,7 @@ impl Sheet {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::{collections::BTreeMap, path::PathBuf};
 
     use analytics::{Answer, AnswerRow, Query};
 
@@ -112,6 +112,7 @@ mod tests {
     pub fn found() -> Found {
         let row = AnswerRow { total: 7.0, points: vec![(0, 7.0)], ..AnswerRow::default() };
         Found {
+            recorded: BTreeMap::new(),
             query: Query::parse("file.ops[file][op]").unwrap(),
             span: Span { from_ago: 30, to_ago: 0, step: 10 },
             now: 1030,

@@ -35,7 +35,7 @@ impl Table {
             let query: Option<Rc<str>> = Some(found.query.to_string().into());
             let unit: Option<Rc<str>> = Some(found.query.statistic.unit.into());
             for (values, row) in &found.rows {
-                let steps = show::steps(found, row);
+                let steps = show::steps(found, values, row);
                 let lines = steps.len();
                 for (dimension, column) in dimensions.iter().zip(&mut names) {
                     let at = found.query.breakdowns.iter().position(|breakdown| breakdown == dimension);

@@ -1,19 +1,23 @@
 //! Who may look at the page. On a loopback address without a password: whoever is on this machine, by a name of this
-//! machine only, so that no other site's page can have its name point here. With a password: whoever has it.
+//! machine only, so that no other site's page can have its name point here. With a password: whoever has it, or shows a
+//! certificate of the cluster that may give commands.
 //! The password is drawn, 128 bits of it; what is kept is its hash.
 
 use std::{fs, io::Write, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use axum::{
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
+use trust::Member;
+use wire::hello::Role;
 
+use super::{asking::Asking, listener::Shown};
 use crate::{
     args::Dir,
     cluster_dir::{access, make::random},
@@ -47,12 +51,23 @@ type Hash = [u8; 32];
 pub struct Access {
     password: Option<Hash>,
     wrong: Semaphore,
+    /// Whom to ask about certificates; none: nobody is let in by one.
+    asking: Option<Arc<Asking>>,
 }
 
 impl Access {
     /// With this password, or none.
-    pub fn new(password: Option<Hash>) -> Access {
-        Access { password, wrong: Semaphore::new(WRONG_MAX) }
+    pub fn new(password: Option<Hash>, asking: Option<Arc<Asking>>) -> Access {
+        Access { password, wrong: Semaphore::new(WRONG_MAX), asking }
+    }
+
+    /// Whether who shows this certificate may look: who gives commands, and is not shut out by now. Its signature was checked.
+    async fn lets_in(&self, member: &Member) -> bool {
+        let Some(asking) = self.asking.as_ref().filter(|_| member.roles.contains(Role::Admin)) else {
+            return false;
+        };
+        let asked = asking.with_link(async |link| link.cluster().await);
+        asked.await.is_ok_and(|report| !report.map.revoked.contains(&member.id))
     }
 }
 
@@ -150,7 +165,9 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 
 /// Lets through who may, and marks every answer.
 pub async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&access, request.headers()).await {
+    let shown = request.extensions().get::<ConnectInfo<Shown>>();
+    let member = shown.and_then(|ConnectInfo(Shown(member))| member.get()).cloned();
+    let mut response = match refusal(&access, request.headers(), member).await {
         Some(refusal) => refusal,
         None => next.run(request).await,
     };
@@ -160,7 +177,7 @@ pub async fn check(State(access): State<Arc<Access>>, request: Request, next: Ne
     response
 }
 
-async fn refusal(access: &Access, headers: &HeaderMap) -> Option<Response> {
+async fn refusal(access: &Access, headers: &HeaderMap, member: Option<Member>) -> Option<Response> {
     if is_foreign(headers) && headers.get("sec-fetch-mode").is_none_or(|mode| mode != "navigate") {
         return Some((StatusCode::FORBIDDEN, "asked by the page of another site\n").into_response());
     }
@@ -168,6 +185,11 @@ async fn refusal(access: &Access, headers: &HeaderMap) -> Option<Response> {
         let says = "without a password this page is at localhost, 127.0.0.1 or [::1] only\n";
         return (!is_local(headers)).then(|| (StatusCode::FORBIDDEN, says).into_response());
     };
+    if let Some(member) = member
+        && access.lets_in(&member).await
+    {
+        return None;
+    }
     let said = given(headers);
     if said.as_ref().is_some_and(|said| same(hash, &Sha256::digest(said).into())) {
         return None;
@@ -197,9 +219,9 @@ mod tests {
     #[tokio::test]
     async fn who_may_look_and_who_may_not() {
         let status = async |access: &Access, all: &[(&'static str, &str)]| {
-            refusal(access, &headers(all)).await.map(|refusal| refusal.status().as_u16())
+            refusal(access, &headers(all), None).await.map(|refusal| refusal.status().as_u16())
         };
-        let open = Access::new(None);
+        let open = Access::new(None, None);
         for host in ["localhost", "localhost:9800", "127.0.0.1:1", "[::1]:9800"] {
             assert_eq!(status(&open, &[("host", host)]).await, None, "{host}");
         }
@@ -213,7 +235,7 @@ mod tests {
         let link = [local, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
         assert_eq!(status(&open, &link).await, None, "a link from elsewhere may be followed");
 
-        let closed = Access::new(Some(Sha256::digest("secret").into()));
+        let closed = Access::new(Some(Sha256::digest("secret").into()), None);
         assert_eq!(status(&closed, &[local]).await, Some(401));
         // me:secret, me:secreT, without a colon, not base 64
         for (said, answer) in
@@ -226,9 +248,9 @@ mod tests {
 
     #[tokio::test]
     async fn wrong_passwords_wait_and_too_many_are_sent_away() {
-        let closed = Access::new(Some([0; 32]));
+        let closed = Access::new(Some([0; 32]), None);
         let wrong = headers(&[("host", "h"), ("authorization", "Basic bWU6c2VjcmV0")]);
         let _held = closed.wrong.acquire_many(WRONG_MAX as u32).await.unwrap();
-        assert_eq!(refusal(&closed, &wrong).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refusal(&closed, &wrong, None).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
     }
 }

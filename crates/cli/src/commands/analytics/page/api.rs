@@ -48,7 +48,7 @@ pub async fn query(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
     let params = Params::of(&uri);
     let asked = async {
         let text = params.all("q").next().context("q is missing: the query")?;
-        let now = stats::now();
+        let now = asking.now().await?;
         let to = params.number("to")?.unwrap_or(now).min(now);
         let from = params.number("from")?.unwrap_or(to.saturating_sub(60));
         let step = params.number("step")?.unwrap_or(1).min(SPAN_MAX);
@@ -65,8 +65,17 @@ pub async fn query(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
     answer(asked.await)
 }
 
+/// GET /api/now: the present, seconds since 1970, and whether it is that of a recording.
+pub async fn now(State(asking): State<Arc<Asking>>) -> Response {
+    let recorded = asking.dir().is_none();
+    answer(asking.now().await.map(|now| json!({ "now": now, "recorded": recorded })))
+}
+
 /// GET /api/events: what happened to the cluster, for marks in the charts.
 pub async fn events(State(asking): State<Arc<Asking>>) -> Response {
+    if asking.dir().is_none() {
+        return answer(Ok(json!([])));
+    }
     let asked = asking.with_link(async |link| {
         let events = chart::events(&link).await?;
         let newest = &events[events.len().saturating_sub(EVENTS_MAX)..];
@@ -77,5 +86,6 @@ pub async fn events(State(asking): State<Arc<Asking>>) -> Response {
 
 /// GET /api/worksheets
 pub async fn worksheets(State(asking): State<Arc<Asking>>) -> Response {
-    answer(worksheets::all(&asking.dir.path).and_then(|all| Ok(serde_json::to_value(all)?)))
+    let all = asking.sheets.as_ref().map_or_else(|| Ok(Vec::new()), |dir| worksheets::all(dir));
+    answer(all.and_then(|all| Ok(serde_json::to_value(all)?)))
 }

@@ -1,10 +1,12 @@
 //! The page's questions to the cluster: a few at a time, whoever asks. A question that finds no place in time is refused.
 
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use analytics::Recording;
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::timeout};
@@ -31,10 +33,35 @@ struct Seat {
     looked: Instant,
 }
 
+/// What is looked at.
+pub enum Place {
+    /// A cluster.
+    Cluster(ClusterDir),
+    /// A recording, from its beginning on so many times as fast as it was, since this process began; 0: it stands at its end.
+    Recording {
+        /// What is in it.
+        recording: Arc<Recording>,
+        /// How fast.
+        speed: f64,
+        /// When it began.
+        begun: Instant,
+    },
+}
+
+impl Place {
+    async fn watch(&self) -> Result<Watch> {
+        match self {
+            Place::Cluster(dir) => Watch::begin(dir).await,
+            Place::Recording { recording, speed, begun } => Watch::replay(recording, *speed, *begun),
+        }
+    }
+}
+
 /// Asks.
 pub struct Asking {
-    /// The cluster.
-    pub dir: ClusterDir,
+    place: Place,
+    /// Where worksheets are kept, if that is known.
+    pub sheets: Option<PathBuf>,
     /// Those that nobody uses now. One whose question was dropped does not come back.
     seats: Mutex<Vec<Seat>>,
     turns: Semaphore,
@@ -44,9 +71,10 @@ pub struct Asking {
 
 impl Asking {
     /// Finds out who there is.
-    pub async fn begin(dir: ClusterDir) -> Result<Asking> {
+    pub async fn begin(place: Place, sheets: Option<PathBuf>) -> Result<Asking> {
         let asking = Asking {
-            dir,
+            place,
+            sheets,
             seats: Mutex::default(),
             turns: Semaphore::new(ASKED_MAX),
             live: Arc::new(Semaphore::new(PAGES_MAX)),
@@ -60,11 +88,13 @@ impl Asking {
         let kept = self.seats.lock().pop().filter(|seat| seat.made.elapsed() < WATCH_AGE_MAX);
         let now = Instant::now();
         let Some(mut seat) = kept else {
-            return Ok(Seat { watch: Watch::begin(&self.dir).await?, made: now, looked: now });
+            return Ok(Seat { watch: self.place.watch().await?, made: now, looked: now });
         };
-        if seat.looked.elapsed() >= LOOK_EVERY {
+        if let Place::Cluster(dir) = &self.place
+            && seat.looked.elapsed() >= LOOK_EVERY
+        {
             // Without the manager those that were known are asked: what they say is shown.
-            if let Err(error) = seat.watch.look(&self.dir).await {
+            if let Err(error) = seat.watch.look(dir).await {
                 tracing::debug!("who there is: {error:#}");
             }
             seat.looked = now;
@@ -83,6 +113,30 @@ impl Asking {
         done
     }
 
+    /// The cluster's directory; a recording has none.
+    pub fn dir(&self) -> Option<&ClusterDir> {
+        match &self.place {
+            Place::Cluster(dir) => Some(dir),
+            Place::Recording { .. } => None,
+        }
+    }
+
+    /// Seconds that pass in one.
+    pub fn speed(&self) -> f64 {
+        match self.place {
+            Place::Cluster(_) => 1.0,
+            Place::Recording { speed, .. } => speed,
+        }
+    }
+
+    /// The present: of a recording what it has come to.
+    pub async fn now(&self) -> Result<u64> {
+        match &self.place {
+            Place::Cluster(_) => Ok(base::stats::now()),
+            Place::Recording { .. } => self.turn(async |watch| Ok(watch.now())).await,
+        }
+    }
+
     /// What a query finds.
     pub async fn ask(&self, text: &str, span: Span, rows_max: usize) -> Result<Found> {
         self.turn(async |watch| watch.ask(text, span, rows_max.clamp(1, ROWS_MAX)).await).await
@@ -90,6 +144,9 @@ impl Asking {
 
     /// A question of another kind, over the same end of the network.
     pub async fn with_link<T>(&self, does: impl AsyncFnOnce(Link) -> Result<T>) -> Result<T> {
-        self.turn(async |watch| does(watch.link().context("a recording has no network")?).await).await
+        self.turn(async |watch| {
+            does(watch.link().context("a recording is shown: there is no cluster to ask")?).await
+        })
+        .await
     }
 }

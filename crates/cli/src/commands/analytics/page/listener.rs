@@ -1,20 +1,24 @@
-//! Connections of browsers: so many at most, each closed when nothing has passed on it for a while.
+//! Connections of browsers: so many at most, each closed when nothing has passed on it for a while. With TLS where others than
+//! this machine can come; its handshake is part of the connection, so that nobody waits for another's.
 
 use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, Sleep, sleep},
 };
+use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
+use trust::Member;
 
 /// Connections at a time; more wait.
 const CONNECTIONS_MAX: usize = 64;
@@ -26,13 +30,14 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Listens.
 pub struct Listener {
     tcp: TcpListener,
+    tls: Option<TlsAcceptor>,
     seats: Arc<Semaphore>,
 }
 
 impl Listener {
     /// On what is bound.
-    pub fn new(tcp: TcpListener) -> Listener {
-        Listener { tcp, seats: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
+    pub fn new(tcp: TcpListener, tls: Option<TlsAcceptor>) -> Listener {
+        Listener { tcp, tls, seats: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
     }
 }
 
@@ -46,7 +51,11 @@ impl axum::serve::Listener for Listener {
             match (seat, self.tcp.accept().await) {
                 (Ok(seat), Ok((stream, addr))) => {
                     let idle = Box::pin(sleep(IDLE_MAX));
-                    return (Held { stream, _seat: seat, idle, answered: true }, addr);
+                    let way = match &self.tls {
+                        Some(tls) => Way::Greeting(Box::new(tls.accept(stream))),
+                        None => Way::Plain(stream),
+                    };
+                    return (Held { way, member: Shown::default(), _seat: seat, idle, answered: true }, addr);
                 }
                 _ => sleep(RETRY).await,
             }
@@ -58,16 +67,55 @@ impl axum::serve::Listener for Listener {
     }
 }
 
+/// Who is at the other end, once that is known by a certificate of the cluster.
+#[derive(Clone, Default)]
+pub struct Shown(pub Arc<OnceLock<Member>>);
+
+impl Connected<IncomingStream<'_, Listener>> for Shown {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Shown {
+        stream.io().member.clone()
+    }
+}
+
+/// How a connection speaks.
+enum Way {
+    Plain(TcpStream),
+    Greeting(Box<Accept<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
 /// A connection.
 pub struct Held {
-    stream: TcpStream,
+    way: Way,
+    member: Shown,
     _seat: OwnedSemaphorePermit,
     idle: Pin<Box<Sleep>>,
     /// Something was sent since the clock was set back for what came: a request takes no longer than that from its first byte.
     answered: bool,
 }
 
+/// What reads and writes.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
 impl Held {
+    /// The other end, when it has been greeted.
+    fn stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Stream>>> {
+        if let Way::Greeting(accept) = &mut self.way {
+            let stream = ready!(Pin::new(accept.as_mut()).poll(cx))?;
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            if let Some(member) = certificate.and_then(|certificate| Member::of(certificate).ok()) {
+                let _ = self.member.0.set(member);
+            }
+            self.way = Way::Tls(Box::new(stream));
+        }
+        match &mut self.way {
+            Way::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Way::Tls(stream) => Poll::Ready(Ok(Pin::new(stream.as_mut()))),
+            Way::Greeting(_) => Poll::Pending,
+        }
+    }
+
     /// What became of a step: an error if nothing has passed for too long.
     fn step<T>(&mut self, context: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
@@ -85,23 +133,31 @@ impl AsyncRead for Held {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let step = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let step = match self.stream(cx) {
+            Poll::Ready(Ok(stream)) => stream.poll_read(cx, buf),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
         if step.is_pending() || std::mem::take(&mut self.answered) { self.step(cx, step) } else { step }
     }
 }
 
 impl AsyncWrite for Held {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let step = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let step = match self.stream(cx) {
+            Poll::Ready(Ok(stream)) => stream.poll_write(cx, buf),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
         self.answered |= step.is_ready();
         self.step(cx, step)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(self.stream(cx))?.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(self.stream(cx))?.poll_shutdown(cx)
     }
 }

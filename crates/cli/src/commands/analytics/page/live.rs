@@ -55,7 +55,8 @@ pub async fn live(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
         loop {
             sleep(to_the_middle()).await;
             let charts = look(&asking, &queries).await;
-            let event = json!({ "now": base::stats::now(), "charts": charts }).to_string();
+            let now = asking.now().await.unwrap_or_else(|_| base::stats::now());
+            let event = json!({ "now": now, "charts": charts }).to_string();
             if tell.send(Event::default().data(event)).await.is_err() {
                 return;
             }
@@ -75,7 +76,9 @@ async fn look(asking: &Arc<Asking>, queries: &[String]) -> Vec<Value> {
     for (at, query) in queries.iter().cloned().enumerate() {
         let asking = Arc::clone(asking);
         asked.spawn(async move {
-            let span = Span { from_ago: AGAIN, to_ago: 0, step: 1 };
+            // Of a recording more than a second may pass in one.
+            let span =
+                Span { from_ago: AGAIN.max(asking.speed().min(600.0).ceil() as u64 + 2), to_ago: 0, step: 1 };
             let found = asking.ask(&query, span, ROWS_MAX).await;
             (
                 at,

@@ -8,15 +8,21 @@ mod asking;
 mod hardware;
 mod listener;
 mod live;
+mod tls;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use axum::{Router, http::header, middleware, response::IntoResponse, routing::get};
 
 pub use self::access::password;
-use self::{access::Access, asking::Asking, listener::Listener};
-use crate::{args::AnalyticsServe, link, output, process::stop::Stop};
+use self::{
+    access::Access,
+    asking::{Asking, Place},
+    listener::{Listener, Shown},
+};
+use super::ask::read;
+use crate::{args::AnalyticsServe, cluster_dir::renewal, link, output, process::stop::Stop};
 
 /// A file of the page: its path, its kind, its bytes.
 type Asset = (&'static str, &'static str, &'static str);
@@ -48,33 +54,58 @@ const ASSETS: [Asset; 12] = [
 
 /// Serves the page until it is told to stop.
 pub fn serve(args: &AnalyticsServe) -> Result<()> {
-    let dir = args.dir.open()?;
-    let hash = access::read(&dir.path)?;
+    // Who shows a recording elsewhere may have no cluster at all.
+    let dir = match &args.recording {
+        Some(_) => args.dir.open().ok(),
+        None => Some(args.dir.open()?),
+    };
+    let sheets = dir.as_ref().map(|dir| dir.path.clone());
+    let hash = sheets.as_ref().map_or(Ok(None), |dir| access::read(dir))?;
+    let place = match (&args.recording, dir) {
+        (None, Some(dir)) => Place::Cluster(dir),
+        (None, None) => bail!("neither a cluster nor a recording is given"),
+        (Some(file), _) => {
+            Place::Recording { recording: read(file)?, speed: args.speed, begun: Instant::now() }
+        }
+    };
     if !args.listen.ip().is_loopback() && hash.is_none() {
         bail!(
             "--listen {}: whoever reaches it would see who does what; make a password first: ropewalk analytics password",
             args.listen
         );
     }
-    let access = Arc::new(Access::new(hash));
     link::run(async {
         let listener = tokio::net::TcpListener::bind(args.listen).await;
         let listener = listener.with_context(|| format!("--listen {}: listen", args.listen))?;
         let addr = listener.local_addr().context("the page's address")?;
+        let (mut tls, mut known) = (None, None);
+        if let Place::Cluster(dir) = &place
+            && (args.tls || !addr.ip().is_loopback())
+        {
+            let (acceptor, fingerprint) =
+                tls::acceptor(&dir.path, addr, &renewal::identity(&dir.machine()?)?)?;
+            (tls, known) = (Some(acceptor), Some(fingerprint));
+        }
+        if tls.is_none() && (args.tls || !addr.ip().is_loopback()) {
+            bail!("--listen {}: a recording is shown on a loopback address, without TLS", args.listen);
+        }
         // Who cannot be asked is told here, not in the page.
-        let asking = Arc::new(Asking::begin(dir).await?);
+        let asking = Arc::new(Asking::begin(place, sheets).await?);
+        let access = Arc::new(Access::new(hash, Some(Arc::clone(&asking))));
         let mut stop = Stop::listen()?;
-        output::line(shown(addr));
+        output::line(format!("http{}://{addr}/", if tls.is_some() { "s" } else { "" }));
+        if let Some(fingerprint) = known {
+            output::note(&format!(
+                "its certificate is its own: SHA-256 {fingerprint}, as the browser shows it"
+            ));
+        }
+        let service = router(asking, access).into_make_service_with_connect_info::<Shown>();
         tokio::select! {
             // Requests under way are dropped: they only read.
             () = stop.wait() => Ok(()),
-            ended = axum::serve(Listener::new(listener), router(asking, access)) => ended.context("serve the page"),
+            ended = axum::serve(Listener::new(listener, tls), service) => ended.context("serve the page"),
         }
     })
-}
-
-fn shown(addr: SocketAddr) -> String {
-    format!("http://{addr}/")
 }
 
 fn router(asking: Arc<Asking>, access: Arc<Access>) -> Router {
@@ -86,6 +117,7 @@ fn router(asking: Arc<Asking>, access: Arc<Access>) -> Router {
     router
         .route("/api/statistics", get(api::statistics))
         .route("/api/query", get(api::query))
+        .route("/api/now", get(api::now))
         .route("/api/events", get(api::events))
         .route("/api/hardware", get(hardware::hardware))
         .route("/api/worksheets", get(api::worksheets))

@@ -1,19 +1,16 @@
-//! What this machine tells of its network ports (sysfs), for who looks at the cluster. What it does not tell is left out.
+//! Network ports: state, speed, errors, the card each is on.
 
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
+use super::cards;
+
 /// Ports that are told of.
 const PORTS_MAX: usize = 64;
 
-/// The machine's name, and its ports.
-pub fn told() -> Value {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    json!({ "name": name.trim(), "ports": ports(Path::new("/sys/class/net")) })
-}
-
-fn ports(net: &Path) -> Vec<Value> {
+/// All, by name.
+pub fn told(net: &Path) -> Vec<Value> {
     let entries = fs::read_dir(net).into_iter().flatten().flatten();
     // `bonding_masters` is a file.
     let mut ports: Vec<_> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
@@ -22,7 +19,7 @@ fn ports(net: &Path) -> Vec<Value> {
 }
 
 fn told_of(port: &Path) -> Value {
-    let text = |name: &str| Some(fs::read_to_string(port.join(name)).ok()?.trim().to_owned());
+    let text = |name: &str| super::text(&port.join(name));
     let number = |name: &str| text(name)?.parse::<i64>().ok();
     let end = |link: &str| {
         let target = fs::read_link(port.join(link)).ok()?;
@@ -38,6 +35,10 @@ fn told_of(port: &Path) -> Value {
         // A card of the machine; none: made by software.
         "card": end("device"),
         "driver": end("device/driver"),
+        "hardware": cards::told(&port.join("device")),
+        "firmware": if port.join("device").exists() { cards::firmware(port) } else { None },
+        "duplex": text("duplex").filter(|duplex| duplex != "unknown"),
+        "port": text("phys_port_name"),
         "bond": end("master"),
         "carrier_changes": number("carrier_changes"),
         "receive_errors": number("statistics/rx_errors"),
@@ -61,7 +62,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("../../0000:3b:00.0", port.join("device")).unwrap();
         fs::write(net.path().join("bonding_masters"), "").unwrap();
-        let ports = ports(net.path());
+        let ports = told(net.path());
         assert_eq!(ports.len(), 1);
         let told = &ports[0];
         assert_eq!(

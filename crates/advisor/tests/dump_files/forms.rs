@@ -1,0 +1,135 @@
+//! The forms in which dumps come: line ends, quotes, encodings, locales, cut off, changed at random, large. Nothing panics, and every
+//! line has a fate.
+
+use advisor::dumps::{self, Document, document, import_scale, judge, run_books};
+use proptest::prelude::*;
+
+use super::{DUMPS, dump, rules, value};
+
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
+
+/// Line ends and encodings change nothing in what is read, apart from being told.
+#[test]
+fn the_same_in_other_forms() {
+    for (name, text) in DUMPS {
+        let plain = dump(name);
+        let wide: Vec<u8> =
+            [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+        for bytes in [text.replace('\n', "\r\n").into_bytes(), wide] {
+            let other = document(name, &bytes);
+            assert_eq!(other.unknown, plain.unknown, "{name}");
+            let entries =
+                |doc: &Document| doc.listings.iter().flat_map(|l| l.entries.clone()).collect::<Vec<_>>();
+            assert_eq!(entries(&other), entries(&plain), "{name}");
+            assert!(rules(&other).contains("text-form"));
+        }
+        // Cut off anywhere, the part before reads as before.
+        let half = document(name, &text.as_bytes()[..text.len() / 2]);
+        assert!(half.read > 0 && half.read <= plain.read);
+    }
+}
+
+#[test]
+fn changed_dumps_never_panic() {
+    let samples: Vec<Vec<u8>> = DUMPS.iter().map(|(_, text)| text.as_bytes().to_vec()).collect();
+    mutate::mutated(&samples, 300, |bytes| {
+        let doc = document("changed", bytes);
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+        let verdicts = judge(&doc);
+        run_books(&doc, &verdicts);
+        import_scale(&doc);
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Dumps in the forms in which they come: each change by itself or with others; nothing panics, and no line is lost.
+    #[test]
+    fn dumps_in_any_form(
+        which in 0..DUMPS.len(), dos in any::<bool>(), quotes in any::<bool>(), wide in any::<bool>(), comma in any::<bool>(),
+        twice in proptest::collection::vec(0..200usize, 0..6), cut in 0..=100usize,
+        noise in proptest::collection::vec((0..200usize, "\\PC{0,60}|[a-z_]{1,9} = [0-9,.]{1,12}|[ \t|=:#\\[\\]-]{1,20}"), 0..4),
+    ) {
+        let mut lines: Vec<String> = DUMPS[which].1.lines().map(str::to_owned).collect();
+        for at in twice {
+            let line = lines[at % lines.len()].clone();
+            lines.insert(at % lines.len(), line);
+        }
+        for (at, line) in noise {
+            lines.insert(at % lines.len(), line);
+        }
+        let mut text = lines.join(if dos { "\r\n" } else { "\n" });
+        if quotes {
+            text = text.replace('"', "\u{201d}").replace('\'', "\u{2019}");
+        }
+        if comma {
+            text = text.replace('.', ",");
+        }
+        let mut bytes = if wide {
+            [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect()
+        } else {
+            text.into_bytes()
+        };
+        bytes.truncate(bytes.len() * cut / 100);
+        read_whole(&bytes);
+    }
+
+    #[test]
+    fn bytes_of_any_kind(bytes in proptest::collection::vec(any::<u8>(), 0..600), text in "(\\PC|\n|\t){0,400}") {
+        read_whole(&bytes);
+        read_whole(text.as_bytes());
+    }
+}
+
+/// Reads, judges and imports; every line has a fate.
+fn read_whole(bytes: &[u8]) {
+    let doc = document("any", bytes);
+    assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+    run_books(&doc, &judge(&doc));
+    import_scale(&doc);
+    dumps::facts(&doc);
+}
+
+/// Tables whose head is in another language are known by their shape; one that has none is told as not understood.
+#[test]
+fn other_locales() {
+    for head in [
+        "Dateisystem    Größe Benutzt Verf. Verw% Eingehängt auf",
+        "Sys. de fichiers Taille Utilisé Dispo Uti% Monté sur",
+        "ファイルシス   サイズ  使用  残り 使用% マウント位置",
+        "Filesystem      Size  Used Avail Use% Mounted on",
+    ] {
+        let doc = document(
+            "x",
+            format!("$ df -h\n{head}\n/dev/sda1 246G 3,0G 244G 2% /\n/dev/sdb1 10G 10G 0 100% /d\n")
+                .as_bytes(),
+        );
+        assert_eq!(
+            (value(&doc, "df/sda1/used").0, value(&doc, "df/sdb1/percent")),
+            ("3,0G", ("100", 4)),
+            "{head}"
+        );
+        let verdicts = judge(&doc);
+        assert!(rules(&doc).contains("filesystem-full") && doc.unknown.is_empty(), "{head}");
+        // What stands on a disk of Linux is no file system of Storage Scale.
+        assert!(run_books(&doc, &verdicts).is_empty());
+    }
+    let doc = document("x", "$ free\n       gesamt benutzt\nSpeicher: 263841816 1000\n".as_bytes());
+    assert_eq!(doc.unknown.len(), 2);
+}
+
+/// Many listings, many lines of one, many that fit one pattern: bounded, and every line still has a fate.
+#[test]
+fn large_inputs_are_bounded() {
+    let many_lines: String = (0..20_000).map(|i| format!("name{i} = {i}\n")).collect();
+    let many_listings: String =
+        (0..20_000).map(|i| format!("# lsattr -El ent{i}\nmedia_speed  {i}  Speed  True\n")).collect();
+    let ports: String = (0..1_000).map(|i| format!("interface ethernet 1/{i} speed {i}\n")).collect();
+    for text in [many_lines, format!("{many_listings}{ports}")] {
+        let doc = document("large", text.as_bytes());
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+        assert!(judge(&doc).len() < 20_000 && doc.listings.len() < 10_000);
+    }
+}

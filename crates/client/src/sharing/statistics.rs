@@ -1,0 +1,45 @@
+//! What tokens cost a mount, in the process's registry: waits for them, and giving them up.
+
+use std::{sync::LazyLock, time::Instant};
+
+use base::stats::{Histogram, histogram};
+use wire::token::{Need, Use};
+
+/// Tokens that the manager asked for, until they were answered.
+pub struct GivenUp {
+    /// Nothing was to be done.
+    pub at_once: Histogram,
+    /// Users, kernel pages and dirty pages came first.
+    pub cleaned: Histogram,
+}
+
+/// The handles of all mounts of the process.
+pub static GIVEN_UP: LazyLock<GivenUp> = LazyLock::new(|| {
+    let of = |what| histogram("token_give_up_seconds", &[("what", what)]);
+    GivenUp { at_once: of("at_once"), cleaned: of("cleaned") }
+});
+
+/// Somebody waits for a token; counted when it is over, however it ends.
+pub struct TokenWait {
+    begun: Instant,
+    need: &'static str,
+}
+
+impl TokenWait {
+    /// From now on.
+    pub fn begin(need: Need) -> TokenWait {
+        let need = match need {
+            Need::Size | Need::Attr => "attributes",
+            Need::Names => "names",
+            Need::Write | Need::Blocks(_, Use::Write) => "write",
+            Need::Read | Need::Blocks(..) => "read",
+        };
+        TokenWait { begun: Instant::now(), need }
+    }
+}
+
+impl Drop for TokenWait {
+    fn drop(&mut self) {
+        histogram("token_wait_seconds", &[("need", self.need)]).record(self.begun.elapsed());
+    }
+}
