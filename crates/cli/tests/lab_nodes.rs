@@ -86,7 +86,10 @@ fn agents_take_part_and_what_they_were_not_given_is_refused() {
     fs::write(&plan_file, plan(&series.replace("'randread'", "'randwrite'"))).unwrap();
     let refused_out = path("refused");
     let error = refused(&["lab", "run", &plan_file, "--out", &refused_out, "--agent", a]);
-    assert!(error.contains("cells failed"), "{error}");
+    assert!(
+        error.contains("cells failed") && error.contains("not named as writable"),
+        "the first reason: {error}"
+    );
     let cells = fs::read_to_string(Path::new(&refused_out).join("cells.jsonl")).unwrap();
     assert!(cells.contains("not named as writable"), "{cells}");
     assert!(fs::read(&file).unwrap() == vec![9u8; 4 << 20], "it is as it was");

@@ -80,12 +80,14 @@ pub struct Progress {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ended {
     /// Cells that gave figures.
     pub measured: usize,
     /// Cells that failed.
     pub failed: usize,
+    /// The first of these, and why.
+    pub first_failure: Option<String>,
     /// Whether it was stopped before its end.
     pub stopped: bool,
 }
@@ -230,7 +232,7 @@ pub fn execute(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Ended, RunError> {
-    let mut ended = Ended { measured: 0, failed: 0, stopped: false };
+    let mut ended = Ended::default();
     let plans = results.run.plans.clone();
     let mut all = Vec::new();
     for planned in &plans {
@@ -290,9 +292,12 @@ pub fn execute(
                 ended.stopped = true;
                 return Ok(ended);
             };
-            match record.error {
+            match &record.error {
                 None => ended.measured += 1,
-                Some(_) => ended.failed += 1,
+                Some(why) => {
+                    ended.failed += 1;
+                    ended.first_failure.get_or_insert_with(|| format!("{}: {why}", describe(&cell)));
+                }
             }
             fresh += 1;
             results.add(record)?;

@@ -253,8 +253,10 @@ pub(super) fn execute(results: &mut Results) -> Result<()> {
     output::line(format!("report: {}", page.display()));
     if ended.failed > 0 {
         bail!(
-            "{} cells failed (named in the report); `ropewalk lab resume {}` tries them again",
+            "{} of {} cells failed (named in the report), the first: {}; `ropewalk lab resume {}` tries them again",
             ended.failed,
+            ended.failed + ended.measured,
+            ended.first_failure.unwrap_or_default(),
             dir.display()
         );
     }

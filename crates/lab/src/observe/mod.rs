@@ -323,17 +323,23 @@ mod tests {
 
     #[test]
     fn a_spinning_load_thread_is_seen_and_told_from_others() {
-        let observer = Observer::start(LoadGroups::default()).unwrap();
-        let end = Instant::now() + Duration::from_millis(1600);
+        // It spins from before the first reading until after the last, however late these come.
+        let (stop, spins) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (ended, begun) = (Arc::clone(&stop), Arc::clone(&spins));
         let spin = std::thread::Builder::new().name("lab-load-spin".into()).spawn(move || {
-            let mut n = 0u64;
-            while Instant::now() < end {
-                n = std::hint::black_box(n + 1);
+            while !ended.load(Relaxed) {
+                begun.store(true, Relaxed);
             }
-            n
         });
-        spin.unwrap().join().unwrap();
+        let spin = spin.unwrap();
+        while !spins.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let observer = Observer::start(LoadGroups::default()).unwrap();
+        std::thread::sleep(Duration::from_millis(1600));
         let usage = observer.stop(None);
+        stop.store(true, Relaxed);
+        spin.join().unwrap();
         // How much of a CPU it got, and how often it was looked, is the machine's affair.
         assert!(usage.intervals >= 1 && !usage.cpus.is_empty(), "{usage:?}");
         let thread = usage.threads.iter().find(|t| t.name.contains("lab-load-spin")).expect("the thread");

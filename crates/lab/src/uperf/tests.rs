@@ -100,7 +100,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("duration=\"120\"", "duration=\"1e400\"", "line 7"),
         ("nprocs=\"{number of connections}\"", "", "line 3: a group needs nthreads or nprocs"),
         ("nprocs=\"{number of connections}\"", "nprocs=\"0\"", "line 3: a group needs at least one"),
-        ("  </group>\n  <group", "  <group", "line 12"),
+        ("  </group>\n  <group", "  <group", "line 22: </profile> ends nothing; </group> is missing"),
         ("</profile>", "", "</profile> is missing"),
         ("<flowop type=\"disconnect\"/>", "<flow/>", "line 11: <flow> is not known here; flowop is"),
         ("<profile name", "<plan name", "no profile"),
@@ -117,7 +117,6 @@ fn what_is_wrong_is_named_with_its_line() {
     }
     for (from, to, said) in [
         ("count=16 size={message size}", "count=16", "a write without size"),
-        ("count=16", "count=9999", "threads"),
         ("size={message size}", "size=rand(1,8k)", "size rand"),
         ("duration=\"120\"", "iterations=\"9\"", "give it a duration"),
         ("duration=\"120\"", "duration=\"120\" rate=\"9/s\"", "a rate is not kept to"),
@@ -129,6 +128,8 @@ fn what_is_wrong_is_named_with_its_line() {
         let error = read(&STREAM.replacen(from, to, 1)).unwrap().test().unwrap_err().to_string();
         assert!(error.contains(said), "{to}: {error}");
     }
+    let many = read(&STREAM.replace("count=16", "count=9999")).unwrap().test().unwrap_err().to_string();
+    assert!(many.contains("threads 9999"), "{many}");
 }
 
 #[test]
