@@ -235,7 +235,12 @@ impl Watch {
         self.names.learn(self.link.as_ref(), rows.iter().flat_map(|(key, _)| key)).await;
         let shown = |(key, row): (Vec<Value>, AnswerRow)| {
             let values = query.breakdowns.iter().zip(&key);
-            (values.map(|(dimension, value)| self.names.show(dimension, value)).collect(), row)
+            let value = |(dimension, value): (&&'static str, &Value)| match value {
+                // It was derived, and is as it is shown.
+                Value::Text(text) if derived_from(dimension).is_some() => text.clone(),
+                value => self.names.show(dimension, value),
+            };
+            (values.map(value).collect(), row)
         };
         let rows = rows.into_iter().map(shown).collect();
         Ok(Found { query, span, now, rows, answer, processes, recorded: recorded_by, total, coverage })
