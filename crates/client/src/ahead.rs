@@ -1,9 +1,12 @@
-//! What this session has made and the manager has not been told yet: one log, in the order in which it was made. Pure state
+//! What this session has made and removed, and the manager has not been told of yet: one log, in the order in which it was done. Pure state
 //! and waits; who may append is decided in [`crate::names::ahead`], which tells it too.
 //!
 //! Invariants: the log is told from its front, one message at a time, so what the manager has is a beginning of it. Inode
 //! numbers in it rise, each is taken once, and more are asked for only when none is left and all before is told. What follows from what
 //! was made (content, other changes, questions) is sent only when that is told ([`crate::calls`]).
+//!
+//! Whoever appends looks under the log's lock whether it may. Whoever changes the same at the manager notes that first, and waits for the
+//! log then: so either that is seen here, or it comes after what is appended.
 //!
 //! On failure (the session has ended, or the manager refused what it had promised to take) all that was not told is lost: from then
 //! on every wait says `EIO`.
@@ -64,31 +67,29 @@ impl State {
 }
 
 impl Log {
-    /// Appends what `make` says with its inode number, if `may` says so under the lock. None: there is no number, no room, or it
-    /// may not.
-    pub fn append(
-        &self,
-        may: impl FnOnce() -> bool,
-        make: impl FnOnce(InodeNo) -> Change,
-    ) -> Option<InodeNo> {
+    /// Appends what `make` says with its inode number, under the lock. None: there is no number, no room, or `make` says nothing.
+    pub fn append(&self, make: impl FnOnce(InodeNo) -> Option<Change>) -> Option<InodeNo> {
         let mut state = self.state.lock();
-        if state.closed || state.queue.len() >= LOG_MAX || !may() {
+        if state.closed || state.queue.len() >= LOG_MAX || state.numbers.is_empty() {
             return None;
         }
-        let ino = InodeNo(state.numbers.next()?);
-        state.queue.push_back((ino, make(ino)));
+        let ino = InodeNo(state.numbers.start);
+        let change = make(ino)?;
+        state.numbers.start += 1;
+        state.queue.push_back((ino, change));
         state.since.get_or_insert_with(Instant::now);
         drop(state);
         self.wake.notify_one();
         Some(ino)
     }
 
-    /// Appends a change of what is there, if `may` says so under the lock; false: no room, or it may not.
-    pub fn append_change(&self, may: impl FnOnce() -> bool, change: Change) -> bool {
+    /// Appends what `make` says of what is there, under the lock; false: no room, or it says nothing.
+    pub fn append_change(&self, make: impl FnOnce() -> Option<Change>) -> bool {
         let mut state = self.state.lock();
-        if state.closed || state.queue.len() >= LOG_MAX || !may() {
+        if state.closed || state.queue.len() >= LOG_MAX {
             return false;
         }
+        let Some(change) = make() else { return false };
         // What is looked for by number is found behind what made it.
         let last = state.queue.back().map_or(InodeNo(0), |(ino, _)| *ino);
         state.queue.push_back((last, change));
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     fn made(log: &Log) -> Option<InodeNo> {
-        log.append(|| true, |_| Change::Numbers { count: 1 })
+        log.append(|_| Some(Change::Numbers { count: 1 }))
     }
 
     #[tokio::test]

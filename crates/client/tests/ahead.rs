@@ -55,7 +55,7 @@ async fn names_are_told_in_order_and_in_batches() {
     let made = tree(&client, top, 0, 640).await;
     // All that is asked sees what was made.
     let listed = client.readdir(top, 0, 4096, false).await.unwrap();
-    assert!(listed.entries.iter().any(|entry| entry.name == b"n639"));
+    assert!(listed.entries.iter().any(|entry| entry.name == b"n0"));
     assert_eq!(world.manager.told(), made);
     let messages = world.manager.calls.load(SeqCst) - before;
     assert!(messages < 40, "{messages} messages for 640 names");
@@ -169,4 +169,87 @@ async fn a_client_that_dies_leaves_a_beginning_of_what_it_made() {
     let file = make(&next, top, "f", FileKind::File).await.unwrap();
     next.fsync(file.ino, false).await.unwrap();
     assert_eq!(world.manager.told().last().unwrap(), b"f");
+}
+
+async fn unlink(client: &Client, parent: InodeNo, name: &str, directory: bool) -> Result<(), Errno> {
+    client.unlink(parent, name.as_bytes(), directory).await
+}
+
+#[tokio::test]
+async fn removals_follow_in_order_and_names_can_be_made_again() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    *world.manager.which.lock().unwrap() = tells;
+    // No answer comes, and none is waited for.
+    let held = world.manager.on_their_way.write().await;
+    let sub = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
+    for _ in 0..3 {
+        make(&client, sub, "f", FileKind::File).await.unwrap();
+        unlink(&client, sub, "f", false).await.unwrap();
+        assert_eq!(client.lookup(sub, b"f").await.map(drop), Err(Errno::ENOENT));
+    }
+    let links = client.getattr(top).await.unwrap().nlink;
+    unlink(&client, top, "sub", true).await.unwrap();
+    assert_eq!(client.getattr(top).await.unwrap().nlink, links - 1);
+    make(&client, top, "sub", FileKind::File).await.unwrap();
+    drop(held);
+    client.fsync(top, false).await.unwrap();
+    let told: [&[u8]; 9] = [b"sub", b"f", b"-f", b"f", b"-f", b"f", b"-f", b"-sub", b"sub"];
+    assert_eq!(world.manager.told(), told);
+    // The directory, and what was made last.
+    until("what was removed is reclaimed", || world.manager.inodes() == 2).await;
+}
+
+#[tokio::test]
+async fn only_what_is_certain_is_removed_ahead() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    let sub = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
+    let file = make(&client, sub, "f", FileKind::File).await.unwrap().ino;
+    assert_eq!(unlink(&client, top, "sub", true).await, Err(Errno(libc::ENOTEMPTY)));
+    client.link(file, top, b"other").await.unwrap();
+    unlink(&client, sub, "f", false).await.unwrap();
+    assert_eq!(client.getattr(file).await.unwrap().nlink, 1);
+    unlink(&client, top, "other", false).await.unwrap();
+    assert_eq!(unlink(&client, sub, "f", false).await, Err(Errno::ENOENT));
+    assert_eq!(world.manager.told(), [b"sub".to_vec(), b"f".to_vec()], "the others went to the manager");
+}
+
+#[tokio::test]
+async fn what_is_open_stays_until_it_is_closed() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    let ino = make(&client, top, "f", FileKind::File).await.unwrap().ino;
+    let handle = client.open(ino, RW).await.unwrap();
+    unlink(&client, top, "f", false).await.unwrap();
+    client.write(handle, 0, &vec![7; 2 * BLOCK as usize]).await.unwrap();
+    client.fsync_handle(handle, false).await.unwrap();
+    assert_eq!(world.manager.record(ino).unwrap().0, 2 * u64::from(BLOCK));
+    assert_eq!(client.getattr(ino).await.unwrap().nlink, 0);
+    client.release(handle);
+    until("it is reclaimed", || world.manager.record(ino).is_none()).await;
+}
+
+#[tokio::test]
+async fn removals_are_told_once_however_often_answers_are_lost() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    world.manager.lossy.store(3, SeqCst);
+    let mut told: Vec<Vec<u8>> = Vec::new();
+    for i in 0..600 {
+        make(&client, top, &format!("n{i}"), FileKind::File).await.unwrap();
+        told.push(format!("n{i}").into_bytes());
+        if i % 3 > 0 {
+            unlink(&client, top, &format!("n{}", i - 1), false).await.unwrap();
+            told.push(format!("-n{}", i - 1).into_bytes());
+        }
+    }
+    client.fsync(top, false).await.unwrap();
+    world.manager.lossy.store(0, SeqCst);
+    assert_eq!(world.manager.told(), told);
+    assert_eq!(client.readdir(top, 0, 4096, false).await.unwrap().entries.len(), 200);
 }

@@ -232,13 +232,13 @@ impl Core {
             state.gone && !state.opens.any()
         };
         if unused {
-            self.give_up(&inode);
+            self.give_up(&inode, true);
         }
     }
 
     /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,
-    /// and the manager may reclaim it once nothing of it is in flight.
-    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>) {
+    /// and the manager may reclaim it once nothing of it is in flight; `tell` it so, unless it has.
+    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>, tell: bool) {
         let (core, inode) = (self.clone(), inode.clone());
         self.runtime.spawn(async move {
             let Ok(hold) = core.hold_flushes(&inode).await else { return };
@@ -261,7 +261,7 @@ impl Core {
                 core.orphans.add_token(left);
             }
             core.drop_inode(inode.ino);
-            core.orphans.add([inode.ino]);
+            core.orphans.add(tell.then_some(inode.ino));
             core.unsettled.wake.notify_one();
         });
     }

@@ -68,7 +68,7 @@ impl Core {
         };
         self.release_soon(left.into_iter().collect());
         if gone {
-            self.give_up(inode);
+            self.give_up(inode, true);
         }
         self.unsettled.wake.notify_one();
     }

@@ -2,11 +2,12 @@
 //! [`crate::names::directory`].
 
 use wire::{
-    mgr::{Attr, Timestamp},
+    mgr::{Attr, FileKind, Timestamp},
     token::TokenMode,
 };
 
 use super::state::FileState;
+use crate::names::made::NewNames;
 
 /// What a change that was made did to the attributes of each directory it names.
 #[derive(Clone, Copy)]
@@ -19,7 +20,42 @@ pub(crate) enum Touched {
     Unknown,
 }
 
+/// Who still uses what has lost its last name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unused {
+    /// It is open.
+    Open,
+    /// Nobody, and something of it may be under way.
+    Unsettled,
+    /// Nobody, and nothing is.
+    Settled,
+}
+
 impl FileState {
+    /// Takes its last name away: of a directory, if it is certainly empty. None: it is not known that the name is the last, or
+    /// that it may go.
+    pub fn lose_last_name(&mut self, directory: bool, now: Timestamp) -> Option<Unused> {
+        let is_dir = self.attr.kind == FileKind::Directory;
+        let names = &self.names;
+        let still = names.kept.is_still() && !names.kept.is_spoiled();
+        let last = match is_dir {
+            true => names.made.as_ref().is_some_and(NewNames::is_empty),
+            // Its token is held, so this is the newest.
+            false => self.attr.nlink == 1 && self.token.mode() >= TokenMode::Read,
+        };
+        if !self.attr_known || self.gone || !still || !last || is_dir != directory {
+            return None;
+        }
+        (self.attr.nlink, self.attr.ctime, self.gone) = (0, now, true);
+        self.names.made = None;
+        self.attr_generation += 1;
+        Some(match self.opens.any() {
+            true => Unused::Open,
+            false if self.unsettled() || self.token.users() > 0 => Unused::Unsettled,
+            false => Unused::Settled,
+        })
+    }
+
     /// Whether answers about it may be kept: for what is no file, while others are there.
     pub fn keeps(&self) -> bool {
         self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names.kept.is_spoiled()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::InodeNo;
 
 use super::made::NewNames;
-use crate::{core::Core, sharing::state::Moment};
+use crate::{core::Core, files::inode::Inode, sharing::state::Moment};
 
 impl Core {
     /// A directory was made. Its names are all known, unless somebody was faster in it.
@@ -18,7 +18,7 @@ impl Core {
         }
     }
 
-    /// A name will be made: to be told before the manager is.
+    /// A name will be made at the manager: to be told before it is.
     pub fn note_name(&self, dir: InodeNo, name: &[u8]) {
         let inode = self.inode_known(dir);
         let mut state = inode.as_ref().map(|inode| inode.lock());
@@ -26,11 +26,38 @@ impl Core {
             self.sharing.note_name_elsewhere();
             return;
         };
-        if !names.note(name)
+        if !names.doubt(name)
             && let Some(state) = &mut state
         {
             state.names.made = None;
         }
+    }
+
+    /// A name will be moved or removed at the manager: to be told before it is.
+    pub fn doubt_name(&self, dir: InodeNo, name: &[u8]) {
+        let Some(inode) = self.inode_known(dir) else { return };
+        let mut state = inode.lock();
+        if state.names.made.as_mut().is_some_and(|names| !names.doubt(name)) {
+            state.names.made = None;
+        }
+    }
+
+    /// Where a name leads that was made here, and that nobody is changing at the manager.
+    pub fn surely_leads(&self, dir: InodeNo, name: &[u8]) -> Option<InodeNo> {
+        let inode = self.inode_known(dir)?;
+        let state = inode.lock();
+        let names = state.names.made.as_ref()?;
+        names.leads(name).filter(|_| self.sharing.same_claim(names.claim()))
+    }
+
+    /// Whether a directory made here has certainly no name.
+    pub fn surely_empty(&self, dir: &Inode) -> bool {
+        let state = dir.lock();
+        state
+            .names
+            .made
+            .as_ref()
+            .is_some_and(|names| names.is_empty() && self.sharing.same_claim(names.claim()))
     }
 
     /// Whether a name is certainly not there. "." and ".." always are: by them the kernel finds its way from a handle.

@@ -1,8 +1,8 @@
-//! Making names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
-//! directory that it made itself is made in memory, with an inode number granted before, and told in batches.
+//! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
+//! directory that it made itself is made in memory, with an inode number granted before, and told in batches; so is that it is removed.
 //!
-//! Invariants: a name is made here only if it is certainly absent and nothing else could refuse it, so the manager refuses nothing
-//! that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
+//! Invariants: a name is made here only if it is certainly absent, and removed only if it is certainly the last one of its inode, and
+//! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
 //! tells all that it has made first ([`Core::share`]).
 //!
 //! On failure of anything before the name is made, it is made at the manager, as ever.
@@ -19,9 +19,12 @@ use super::hint::Hint;
 use crate::{
     ahead::Log,
     calls::{MANY_MAX, unexpected},
-    core::Core,
+    core::{Core, now},
     error::Errno,
-    files::{inode::Inode, touch::Touched},
+    files::{
+        inode::Inode,
+        touch::{Touched, Unused},
+    },
 };
 
 /// Inode numbers asked for at once.
@@ -55,24 +58,15 @@ impl Core {
         }
         let inherited = self.inherited(parent).await?;
         let asked = self.sharing.now();
-        self.claim_name(parent, name)?;
-        let changing = self.change(&[(parent, name)], &[]);
         let mut made = None;
-        let ino = self.calls.ahead.append(
-            || self.may_make_ahead(),
-            |ino| {
-                let attr = made.insert(new_attr(ino, change, &inherited));
-                create_as(attr.ino, change)
-            },
-        );
-        let attr = match (ino, made) {
-            (Some(_), Some(attr)) => attr,
-            // Made at the manager then; nothing was changed.
-            _ => {
-                changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
-                return None;
-            }
-        };
+        self.calls.ahead.append(|ino| {
+            let may = self.may_make_ahead() && self.claim_name(parent, name, ino);
+            may.then(|| {
+                made = Some((new_attr(ino, change, &inherited), self.change(&[(parent, name)], &[])));
+                create_as(ino, change)
+            })
+        })?;
+        let (attr, changing) = made?;
         let reply = Ok(MgrReply::Created { attr: Box::new(attr.clone()), new: true });
         let directory = kind == FileKind::Directory;
         let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, i32::from(directory)));
@@ -83,15 +77,60 @@ impl Core {
         Some(self.made(self.changed_attr(attr, newest)))
     }
 
+    /// Removes the last name of what was made here, or an empty directory, if that may be done ahead of the manager. False: nothing
+    /// is done.
+    pub fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+        let now = now();
+        let mut done = None;
+        let appended = self.calls.ahead.append_change(|| {
+            let ino = self.may_make_ahead().then(|| self.surely_leads(parent, name))??;
+            let inode = self.inode_known(ino)?;
+            if directory && !self.surely_empty(&inode) {
+                return None;
+            }
+            let changing = self.change(&[(parent, name)], &[]);
+            let Some(unused) = inode.lock().lose_last_name(directory, now) else {
+                changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
+                return None;
+            };
+            if let Some(dir) = self.inode_known(parent)
+                && let Some(names) = &mut dir.lock().names.made
+            {
+                names.remove(name, ino);
+            }
+            // Where nothing of it is under way the manager need not be told once more that it may go.
+            let open = unused != Unused::Settled;
+            done = Some((inode, unused, changing));
+            let (name, highest) = (name.to_vec(), self.any_version());
+            Some(Change::Unlink { parent, name, directory, open, highest, expect: Some(ino), now })
+        });
+        let Some((inode, unused, changing)) = done.filter(|_| appended) else { return false };
+        let reply = Ok(MgrReply::Done);
+        changing.end(&reply, &[Some(Hint::NOTHING)], Touched::At(now, -i32::from(directory)));
+        if unused != Unused::Open {
+            self.give_up(&inode, unused != Unused::Settled);
+        }
+        true
+    }
+
     /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:
     /// each directory gets its owner, mode and times.
     pub fn set_ahead(self: &Arc<Core>, inode: &Arc<Inode>, change: &Change) -> Option<Attr> {
-        let Change::SetAttr { mode, uid, gid, size: None, atime, mtime, ctime, .. } = *change else {
-            return None;
-        };
-        if !self.may_make_ahead() {
-            return None;
-        }
+        let Change::SetAttr { size: None, .. } = *change else { return None };
+        let mut done = None;
+        self.calls.ahead.append_change(|| {
+            let attr = self.may_make_ahead().then(|| self.attr_set(inode, change))??;
+            done = Some((attr, self.change(&[], &[inode.ino])));
+            Some(change.clone())
+        });
+        let (attr, changing) = done?;
+        let newest = changing.end(&Ok(MgrReply::Done), &[], Touched::Unknown);
+        Some(self.changed_attr(attr, newest))
+    }
+
+    /// Attributes as a change leaves them, of what nobody else is changing.
+    fn attr_set(&self, inode: &Inode, change: &Change) -> Option<Attr> {
+        let Change::SetAttr { mode, uid, gid, atime, mtime, ctime, .. } = *change else { return None };
         let mut attr = {
             let state = inode.lock();
             let known =
@@ -108,13 +147,7 @@ impl Core {
         attr.atime = atime.unwrap_or(attr.atime);
         attr.mtime = mtime.unwrap_or(attr.mtime);
         attr.ctime = ctime;
-        let changing = self.change(&[], &[inode.ino]);
-        if !self.calls.ahead.append_change(|| self.may_make_ahead(), change.clone()) {
-            changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
-            return None;
-        }
-        let newest = changing.end(&Ok(MgrReply::Done), &[], Touched::Unknown);
-        Some(self.changed_attr(attr, newest))
+        Some(attr)
     }
 
     /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
@@ -162,12 +195,21 @@ impl Core {
         usable.then_some(Inherited { pool, block_size, mode, gid })
     }
 
-    /// Notes a name that is about to be made; none if somebody else has.
-    fn claim_name(&self, dir: InodeNo, name: &[u8]) -> Option<()> {
-        let inode = self.inode_known(dir)?;
+    /// Notes a name that is made now; false if somebody else has.
+    fn claim_name(&self, dir: InodeNo, name: &[u8], ino: InodeNo) -> bool {
+        let Some(inode) = self.inode_known(dir) else { return false };
         let mut state = inode.lock();
-        let names = state.names.made.as_mut()?;
-        (!names.may_hold(name) && names.note(name)).then_some(())
+        let gone = state.gone;
+        let Some(names) = &mut state.names.made else { return false };
+        if gone || names.may_hold(name) {
+            return false;
+        }
+        let noted = names.make(name, ino);
+        if !noted {
+            // Too many: nothing is known of it any more.
+            state.names.made = None;
+        }
+        noted
     }
 }
 

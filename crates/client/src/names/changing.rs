@@ -54,8 +54,9 @@ impl Core {
     /// It is not known any more whether what is kept is true, or stays so.
     fn spoil(self: &Arc<Core>, inode: &Arc<Inode>) {
         let mut state = inode.lock();
+        // Of a file too: whether it has another name is not known.
+        state.names.kept.spoil();
         if state.special {
-            state.names.kept.spoil();
             state.outdate_attr();
             let token = Token::new(inode.ino, TokenMode::None, state.token.serial());
             if state.token.mode() > TokenMode::None && self.whole().is_none() {

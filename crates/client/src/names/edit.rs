@@ -89,6 +89,7 @@ impl Core {
         name: &[u8],
         directory: bool,
     ) -> Result<(), Errno> {
+        self.doubt_name(parent, name);
         // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
         // what is not, is given up right after.
         for _ in 0..STALE_TRIES {
@@ -124,8 +125,9 @@ impl Core {
         exchange: bool,
     ) -> Result<(), Errno> {
         self.note_name(new_parent, new_name);
-        if exchange {
-            self.note_name(parent, name);
+        match exchange {
+            true => self.note_name(parent, name),
+            false => self.doubt_name(parent, name),
         }
         let places = [(parent, name), (new_parent, new_name)];
         for _ in 0..STALE_TRIES {

@@ -1,4 +1,4 @@
-//! A manager with one directory. What it answers is durable; deletes happen at once.
+//! A manager with directories. What it answers is durable; deletes happen at once.
 
 use std::{
     collections::BTreeMap,
@@ -26,14 +26,14 @@ struct Node {
 
 #[derive(Default)]
 struct State {
-    names: BTreeMap<Vec<u8>, InodeNo>,
+    names: BTreeMap<(InodeNo, Vec<u8>), InodeNo>,
     nodes: BTreeMap<InodeNo, Node>,
     next: u64,
     replies: BTreeMap<(u64, u16), (u64, MgrReply)>,
     pub reserved: u64,
     /// Inode numbers granted and not used.
     numbers: std::ops::Range<u64>,
-    /// Names made ahead, in the order in which they were told.
+    /// Names made ahead, and with a minus in front those removed, in the order in which they were told.
     told: Vec<Vec<u8>>,
 }
 
@@ -170,7 +170,12 @@ impl FakeManager {
         self.state.lock().unwrap().nodes[&ino].attr.clone()
     }
 
-    /// Names that were made ahead, in the order in which they were told.
+    /// How many inodes there are.
+    pub fn inodes(&self) -> usize {
+        self.state.lock().unwrap().nodes.len()
+    }
+
+    /// Names that were made ahead, and with a minus in front removed, in the order in which they were told.
     pub fn told(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().told.clone()
     }
@@ -185,7 +190,7 @@ impl FakeManager {
         let stored = blocks.len() as u64 * u64::from(block_size);
         let (kind, mode, nlink) = (FileKind::File, 0o644, 1);
         let attr = Attr { ino, kind, mode, nlink, size, stored, pool, block_size, ..Attr::default() };
-        state.names.insert(name.to_vec(), ino);
+        state.names.insert((InodeNo::ROOT, name.to_vec()), ino);
         state.nodes.insert(ino, Node { attr, blocks, ..Node::default() });
         ino
     }
@@ -199,10 +204,12 @@ impl FakeManager {
         let state = &mut *state;
         let node = |ino| state.nodes.get(&ino);
         match request {
-            MgrRequest::Lookup { name, .. } => match state.names.get(&name).and_then(|i| node(*i)) {
-                Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
-                None => errno(2),
-            },
+            MgrRequest::Lookup { parent, name } => {
+                match state.names.get(&(parent, name)).and_then(|i| node(*i)) {
+                    Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
+                    None => errno(2),
+                }
+            }
             MgrRequest::GetAttr { ino } => match node(ino) {
                 Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
                 None => errno(2),
@@ -218,8 +225,9 @@ impl FakeManager {
                 let extents: Vec<_> = all.clone().take(limit).collect();
                 MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
-            MgrRequest::ReadDir { .. } => {
-                let entries = state.names.iter().map(|(name, &ino)| DirEntry {
+            MgrRequest::ReadDir { ino: dir, .. } => {
+                let names = state.names.iter().filter(|((parent, _), _)| *parent == dir);
+                let entries = names.map(|((_, name), &ino)| DirEntry {
                     name: name.clone(),
                     ino,
                     kind: FileKind::File,
@@ -262,8 +270,8 @@ impl FakeManager {
 
     fn apply(&self, state: &mut State, change: Change) -> MgrReply {
         match change {
-            Change::Create { name, kind, mode, uid, gid, now, existing_ok, .. } => {
-                if let Some(ino) = state.names.get(&name) {
+            Change::Create { parent, name, kind, mode, uid, gid, now, existing_ok, .. } => {
+                if let Some(ino) = state.names.get(&(parent, name.clone())) {
                     if !existing_ok {
                         return errno(17);
                     }
@@ -271,7 +279,7 @@ impl FakeManager {
                 }
                 let ino = InodeNo(state.next);
                 state.next += 1;
-                self.add(state, ino, name, (kind, mode, uid, gid, now))
+                self.add(state, ino, (parent, name), (kind, mode, uid, gid, now))
             }
             Change::Numbers { count } => {
                 let first = InodeNo(state.next);
@@ -282,26 +290,39 @@ impl FakeManager {
             Change::CreateAs { ino, parent, name, kind, mode, uid, gid, now, .. } => {
                 assert!(state.numbers.contains(&ino.0), "{ino} was not granted, or one above it was used");
                 assert!(state.nodes.contains_key(&parent), "{ino} has no directory");
-                assert!(!state.names.contains_key(&name), "{ino} is made twice");
+                assert!(!state.names.contains_key(&(parent, name.clone())), "{ino} is made twice");
                 state.numbers.start = ino.0 + 1;
                 state.told.push(name.clone());
-                self.add(state, ino, name, (kind, mode, uid, gid, now))
+                self.add(state, ino, (parent, name), (kind, mode, uid, gid, now))
             }
-            Change::Link { ino, name, now, .. } => {
-                let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
-                if state.names.insert(name, ino).is_some() {
+            Change::Link { ino, parent, name, now } => {
+                let Some(node) = state.nodes.get_mut(&ino).filter(|node| node.attr.nlink > 0) else {
+                    return errno(2);
+                };
+                if state.names.insert((parent, name), ino).is_some() {
                     return errno(17);
                 }
                 node.attr.nlink += 1;
                 node.attr.ctime = now;
                 self.attr(node)
             }
-            Change::Unlink { name, open, highest, .. } => {
-                let Some(ino) = state.names.remove(&name) else { return errno(2) };
+            Change::Unlink { parent, name, open, highest, expect, directory, .. } => {
+                let found = state.names.get(&(parent, name.clone())).copied();
+                if expect.is_some_and(|expect| Some(expect) != found) {
+                    return errno(libc::ESTALE);
+                }
+                let Some(ino) = found else { return errno(2) };
+                if directory && state.names.keys().any(|(parent, _)| *parent == ino) {
+                    return errno(libc::ENOTEMPTY);
+                }
+                if expect.is_some() {
+                    state.told.push([b"-", &name[..]].concat());
+                }
+                state.names.remove(&(parent, name));
                 let node = state.nodes.get_mut(&ino).unwrap();
-                node.attr.nlink -= 1;
+                node.attr.nlink -= if directory { 2 } else { 1 };
                 let attr = Box::new(node.attr.clone());
-                if !open {
+                if !open && attr.nlink == 0 {
                     self.reclaim(state, ino, highest);
                 }
                 MgrReply::Unlinked { attr: Some(attr) }
@@ -367,7 +388,7 @@ impl FakeManager {
         &self,
         state: &mut State,
         ino: InodeNo,
-        name: Vec<u8>,
+        name: (InodeNo, Vec<u8>),
         (kind, mode, uid, gid, now): (FileKind, u16, u32, u32, Timestamp),
     ) -> MgrReply {
         let directory = kind == FileKind::Directory;
