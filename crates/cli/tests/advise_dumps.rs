@@ -12,6 +12,10 @@ fn dumps(name: &str) -> String {
     dir.join(name).to_str().unwrap().to_owned()
 }
 
+fn fs_text(name: &str) -> String {
+    std::fs::read_to_string(dumps(name)).unwrap()
+}
+
 fn advise(args: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
         .arg("advise")
@@ -48,6 +52,20 @@ fn files_directories_and_standard_input() {
 
     let one = advise(&["-"], b"# lsattr -El en3\nthread  off  Enable/Disable thread attribute  True\n");
     assert!(text(&one).contains("aix-dog-threads") && one.status.code() == Some(0), "{}", text(&one));
+
+    // A switch is told of the switch alone, and other roles of all but it.
+    let both = format!(
+        "{}\n# lsattr -El en3\nthread  off  Enable/Disable thread attribute  True\n",
+        fs_text("switch.txt")
+    );
+    for (role, switch, aix) in [("switch", true, false), ("client", false, true)] {
+        let said = text(&advise(&["--role", role, "-"], both.as_bytes()));
+        assert_eq!(
+            (said.contains("switch-drops"), said.contains("aix-dog-threads")),
+            (switch, aix),
+            "{role}: {said}"
+        );
+    }
 
     let odd = advise(&["--all", "-"], b"tcp_sendspace = 1\nsb_max = 2\nsack = 1\nwhat is this\n");
     assert!(text(&odd).contains("Not understood\n  4: what is this"), "{}", text(&odd));

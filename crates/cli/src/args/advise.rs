@@ -65,7 +65,7 @@ pub struct Machine {
 
 #[derive(Args)]
 pub struct Context {
-    /// Only what concerns a client, server, manager or switch
+    /// Only what concerns a client, server, manager, or (in dumps) a switch
     #[arg(long)]
     pub role: Option<advisor::Role>,
     /// What the machine cannot show, or another threshold, such as round_trip_us=100 (see `advise rules --assumptions`)

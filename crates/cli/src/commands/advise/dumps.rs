@@ -12,7 +12,7 @@ use advisor::{
     Severity,
     dumps::{
         Document, Imported, Outcome, ROWS, RunBook, Verdict, document, has_scale_settings, import_scale,
-        judge, run_books,
+        judge_for, run_books,
     },
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -50,7 +50,7 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
     let mut judged = Vec::new();
     for path in files(inputs)? {
         let doc = document(&path.to_string_lossy(), &bytes(&path)?);
-        let verdicts = judge(&doc);
+        let verdicts = judge_for(&doc, args.machine.context.role);
         let books = run_books(&doc, &verdicts);
         judged.push(Judged { doc, verdicts, books });
     }
