@@ -251,7 +251,8 @@ fn by_place(cluster: &Cluster) {
 
 /// What is counted beside operations: errors, locks, tokens, misses by reason, connections, pdisks at work.
 fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
-    fs::metadata(mounts.at(0, "not there")).unwrap_err();
+    // A name that is not there is an answer; this is an error.
+    fs::remove_dir(mounts.at(0, "logs")).unwrap_err();
     let heavy = mounts.at(1, "heavy");
     let locked = Command::new("flock").arg(&heavy).arg("true").status().unwrap();
     assert!(locked.success());
@@ -261,7 +262,7 @@ fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
     write_direct(&mounts.at(0, "heavy"), 300, 64 << 10);
     whole();
     for counted in [
-        "file.errors[op=lookup][error=ENOENT]",
+        "file.errors[op=rmdir][error=ENOTEMPTY]",
         "locks.waits[kind=flock][outcome=set]",
         "tokens.waits[need=read]",
         "tokens.given_up[what=cleaned]",
