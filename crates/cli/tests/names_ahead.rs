@@ -1,6 +1,6 @@
 //! Names made ahead of the manager on a real mount (docs/names-ahead.md): what is there after kills of the mount and of the
-//! manager in the middle of batches, judged by who knows what was made in which order; and what a second mount sees that comes
-//! meanwhile. `ROPEWALK_SOAK=1` kills a hundred times each.
+//! manager in the middle of batches, judged by who knows what was made and removed in which order; and what a second mount sees that
+//! comes meanwhile. `ROPEWALK_SOAK=1` kills a hundred times each.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -25,6 +25,20 @@ use mounts::Mounts;
 /// Names of each directory, itself included.
 const GROUP: u64 = 20;
 
+/// Whether number `i` is removed again, after what is [`GROUP`] behind it was made: files and an empty directory.
+fn is_removed(i: u64) -> bool {
+    matches!(i % GROUP, 3 | 7 | 12)
+}
+
+/// Whether number `i` is there when `made` were made. None: it is being removed.
+fn is_there(i: u64, made: u64) -> Option<bool> {
+    match made {
+        made if i >= made => Some(false),
+        made if is_removed(i) && i + GROUP + 1 == made => None,
+        made => Some(!(is_removed(i) && i + GROUP < made)),
+    }
+}
+
 /// What is made as number `i`: a directory, then what is in it, some of it deeper.
 fn place(top: &Path, i: u64) -> PathBuf {
     let group = top.join(format!("g{}", i / GROUP));
@@ -44,7 +58,7 @@ fn content(i: u64) -> Vec<u8> {
 fn make(top: &Path, i: u64, sync: bool) -> Result<()> {
     let path = place(top, i);
     match i % GROUP {
-        0 | 10 => fs::create_dir(&path)?,
+        0 | 7 | 10 => fs::create_dir(&path)?,
         5 => symlink("elsewhere", &path)?,
         _ => {
             let mut file = File::create_new(&path)?;
@@ -55,6 +69,15 @@ fn make(top: &Path, i: u64, sync: bool) -> Result<()> {
         }
     }
     if sync { File::open(path.parent().unwrap())?.sync_all() } else { Ok(()) }
+}
+
+/// Removes what is to go after number `i` was made.
+fn tidy(top: &Path, i: u64) -> Result<()> {
+    match i.checked_sub(GROUP).filter(|i| is_removed(*i)) {
+        Some(i) if i % GROUP == 7 => fs::remove_dir(place(top, i)),
+        Some(i) => fs::remove_file(place(top, i)),
+        None => Ok(()),
+    }
 }
 
 /// What was made, as its maker knows it: so many, and so many of them durable.
@@ -77,9 +100,10 @@ impl Made {
             self.done.store(i + 1, SeqCst);
             if sync {
                 self.synced.store(i + 1, SeqCst);
-                let file = !matches!(i % GROUP, 0 | 5 | 10);
+                let file = !matches!(i % GROUP, 0 | 5 | 7 | 10);
                 self.whole.lock().unwrap().extend(file.then_some(i));
             }
+            tidy(top, i)?;
         }
         Ok(())
     }
@@ -88,17 +112,18 @@ impl Made {
     fn check(&self, top: &Path) -> u64 {
         let (done, synced) = (self.done.load(SeqCst), self.synced.load(SeqCst));
         let there = |i: u64| fs::symlink_metadata(place(top, i)).is_ok();
-        let found = (0..=done).take_while(|&i| there(i)).count() as u64;
+        let found = (0..=done).filter(|&i| there(i)).max().map_or(0, |last| last + 1);
         assert!(found >= synced, "{synced} were durable, and only {found} are there");
-        assert!(found <= done + 1, "more than was made");
-        for i in found..done + GROUP {
-            assert!(!there(i), "{i} is there, and {found} is not");
+        let mut named = 0;
+        for i in 0..done + GROUP {
+            let is_there_now = there(i);
+            named += u64::from(is_there_now);
+            assert!(is_there(i, found).is_none_or(|is| is == is_there_now), "{i} of {found}: {is_there_now}");
         }
-        let listed: u64 = count(top);
-        assert_eq!(listed, found, "names that nobody made");
-        for i in 0..found {
+        assert_eq!(count(top), named, "names that nobody made");
+        for i in (0..found).filter(|&i| there(i)) {
             match i % GROUP {
-                0 | 10 => assert!(place(top, i).is_dir()),
+                0 | 7 | 10 => assert!(place(top, i).is_dir()),
                 5 => assert_eq!(fs::read_link(place(top, i)).unwrap(), Path::new("elsewhere")),
                 // Content follows names: it may be missing, or end early.
                 _ => {
@@ -107,7 +132,7 @@ impl Made {
                 }
             }
         }
-        for &i in self.whole.lock().unwrap().iter() {
+        for &i in self.whole.lock().unwrap().iter().filter(|&&i| there(i)) {
             assert!(fs::read(place(top, i)).unwrap() == content(i), "{i} was synced, and has other content");
         }
         found
@@ -215,7 +240,8 @@ fn a_second_mount_sees_all_that_was_made_before() {
         for _ in 0..50 {
             // Each is there as soon as its maker knows it.
             let done = made.done.load(SeqCst);
-            assert!(fs::symlink_metadata(place(&other, done - 1)).is_ok(), "{} is not there", done - 1);
+            let last = if is_removed(done - 1) { done - 2 } else { done - 1 };
+            assert!(fs::symlink_metadata(place(&other, last)).is_ok(), "{last} is not there");
         }
         made.stop.store(true, SeqCst);
         maker.join().unwrap().unwrap();
