@@ -171,7 +171,8 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     store.is_short_no_more(&mut state, Short::Log);
     state.unproved = !entries.is_empty();
     state.durable = last;
-    state.firm = if together { first - 1 } else { last };
+    // In either order of the flushes: recovery, which is not told the order, compares the last group's bytes.
+    state.firm = if data { first - 1 } else { last };
     let counted = entries.iter().map(|e| e.counted).sum();
     state.pending_log = state.pending_log.checked_sub(counted).expect("each entry was counted once");
     store.turn_generations(&mut state);
