@@ -229,10 +229,12 @@ fn records_in_turns(mounts: &Mounts) {
                     if n > 0 {
                         let file = File::open(mounts.at(mount, name)).unwrap();
                         let offset = ((n - 1) * LEN) as u64;
-                        assert!(
-                            read_at(&file, offset, LEN) == record(n - 1),
-                            "record {n} seen by mount {mount}"
-                        );
+                        let seen = read_at(&file, offset, LEN);
+                        // Where this mount's own writer makes the file longer meanwhile, its end can come early for a moment, or
+                        // zeros at it (docs/posix.md); other bytes never.
+                        let right = record(n - 1);
+                        let early = seen.iter().zip(&right).all(|(seen, right)| seen == right || *seen == 0);
+                        assert!(early, "record {n} seen by mount {mount}: bytes that nobody wrote there");
                     }
                     if writers.load(SeqCst) == 0 {
                         break;

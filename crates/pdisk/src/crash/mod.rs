@@ -70,6 +70,7 @@ impl Place {
             fast_write_limit: 12 << 10,
             fast_write_memory: 256 << 10,
             reserve: Some(0),
+            flush_together: !seed.is_multiple_of(3),
             ..OpenOptions::new(CLUSTER, PDISK)
         };
         let changes = models.iter().map(|(id, m)| (*id, m.clone())).collect();

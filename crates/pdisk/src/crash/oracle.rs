@@ -45,6 +45,8 @@ pub(super) struct StripModel {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operation {
     pub changes: Vec<(StripId, StripModel)>,
+    /// As strips may be on the way there.
+    pub between: Vec<(StripId, StripModel)>,
     /// An open: all strips are settled as `changes` says.
     pub settles: bool,
     /// Log position and incarnation that were told before the answer.
@@ -67,7 +69,7 @@ impl Operations {
     /// The content of every version of every strip ever asked for.
     pub fn versions(&self) -> HashMap<(StripId, Version), Content> {
         let list = self.0.lock();
-        let models = list.iter().flat_map(|o| &o.changes);
+        let models = list.iter().flat_map(|o| o.changes.iter().chain(&o.between));
         let contents = models.flat_map(|(id, m)| m.adopted.iter().chain(&m.prepared).map(|c| (*id, c)));
         contents.map(|(id, c)| ((id, c.version), c.clone())).collect()
     }
@@ -92,7 +94,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Default)]
 pub(super) struct Oracle {
     answered: BTreeMap<StripId, StripModel>,
-    under_way: BTreeMap<StripId, StripModel>,
+    under_way: BTreeMap<StripId, Vec<StripModel>>,
     log_position: u64,
     incarnation: u64,
 }
@@ -102,7 +104,9 @@ impl Oracle {
         let operation = operations.get(mark);
         if mark.is_multiple_of(2) {
             if !operation.settles {
-                self.under_way.extend(operation.changes);
+                for (strip, model) in operation.between.into_iter().chain(operation.changes) {
+                    self.under_way.entry(strip).or_default().push(model);
+                }
             }
             return;
         }
@@ -186,9 +190,10 @@ impl Oracle {
         for id in self.answered.keys().chain(self.under_way.keys()) {
             let strip = found.index.get(*id);
             let answered = self.answered.get(id).unwrap_or(&none);
-            let expected = [Some(answered), self.under_way.get(id)];
-            let model = expected.into_iter().flatten().find(|m| same_shape(strip, m)).ok_or_else(|| {
-                format!("{id} is {:?}, answered {answered:?}, under way {:?}", shape(strip), expected[1])
+            let under_way = self.under_way.get(id).map(Vec::as_slice).unwrap_or_default();
+            let expected = std::iter::once(answered).chain(under_way);
+            let model = expected.into_iter().find(|m| same_shape(strip, m)).ok_or_else(|| {
+                format!("{id} is {:?}, answered {answered:?}, under way {under_way:?}", shape(strip))
             })?;
             if let Some(strip) = strip {
                 for (v, content) in strip.versions().zip(model.adopted.iter().chain(&model.prepared)) {

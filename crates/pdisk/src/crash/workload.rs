@@ -102,7 +102,8 @@ impl Client {
             78..84 if prepared => self.adopt(which, false).await,
             84..89 => self.seal(which).await,
             89..93 => self.delete().await,
-            93..97 => self.install(which).await,
+            93..95 => self.install(which).await,
+            95..98 => self.at_once(which).await,
             _ => self.prepare(vec![which], false).await,
         }
     }
@@ -117,8 +118,21 @@ impl Client {
         changes: Vec<(usize, StripModel)>,
         run: impl AsyncFnOnce(&Pdisk) -> T,
     ) -> T {
-        let named = changes.iter().map(|(which, m)| (self.id(*which), m.clone())).collect();
-        let mark = self.table.begin(Operation { changes: named, ..Operation::default() });
+        self.operate_through(Vec::new(), changes, run).await
+    }
+
+    /// The same of several operations, between which the strips may be found as well.
+    async fn operate_through<T>(
+        &mut self,
+        between: Vec<(usize, StripModel)>,
+        changes: Vec<(usize, StripModel)>,
+        run: impl AsyncFnOnce(&Pdisk) -> T,
+    ) -> T {
+        let named = |list: &[(usize, StripModel)]| {
+            list.iter().map(|(which, m)| (self.id(*which), m.clone())).collect()
+        };
+        let (changed, between) = (named(&changes), named(&between));
+        let mark = self.table.begin(Operation { changes: changed, between, ..Operation::default() });
         self.trace.mark(mark);
         let answer = run(&self.pdisk).await;
         let stats = self.pdisk.stats();
@@ -253,5 +267,80 @@ impl Client {
         model.adopted = Some(content);
         let answer = self.operate(vec![(which, model)], async |p| p.install(request, payload).await).await;
         assert_eq!(answer, Ok(()));
+    }
+
+    /// Installs a version, and deletes it, installs another over it, or writes over it in place before the first is answered:
+    /// one group may hold a record and what frees its units, or lets others go there.
+    async fn at_once(&mut self, which: usize) {
+        let id = self.id(which);
+        let mut model = self.strips[which].clone();
+        let (first, ranges) = self.content(None);
+        let (request, payload) = self.request(which, &first, ranges, None, None);
+        model.prepared = None;
+        model.adopted = Some(first.clone());
+        let mut between = vec![(which, model.clone())];
+        let install = async move |p: Pdisk| assert_eq!(p.install(request, payload).await, Ok(()));
+        match self.random.below(3) {
+            0 => {
+                let highest = first.version;
+                model.adopted = None;
+                if model.sealed <= highest.grant.0 {
+                    model.sealed = 0;
+                }
+                let (fs, inode, block) = (id.stripe.fs, id.stripe.inode, id.stripe.block);
+                let delete = DeleteStrips { fs, inode, first: block, last: block, highest };
+                let run = async move |p: &Pdisk| {
+                    let first = tokio::spawn(install(p.clone()));
+                    until_here(p, id, highest).await;
+                    assert_eq!(p.delete(vec![delete]).await, Ok(1));
+                    first.await.expect("the install panicked");
+                };
+                self.operate_through(between, vec![(which, model)], run).await;
+            }
+            1 => {
+                let (second, ranges) = self.content(None);
+                let (over, bytes) = self.request(which, &second, ranges, None, None);
+                model.adopted = Some(second);
+                let run = async move |p: &Pdisk| {
+                    let version = first.version;
+                    let first = tokio::spawn(install(p.clone()));
+                    until_here(p, id, version).await;
+                    assert_eq!(p.install(over, bytes).await, Ok(()));
+                    first.await.expect("the install panicked");
+                };
+                self.operate_through(between, vec![(which, model)], run).await;
+            }
+            _ => {
+                let (second, ranges) = self.content(Some(&first));
+                let (over, bytes) = self.request(which, &second, ranges, Some(first.version), None);
+                let then = second.version;
+                model.prepared = Some(second);
+                between.push((which, model.clone()));
+                model.adopted = model.prepared.take();
+                let run = async move |p: &Pdisk| {
+                    let version = first.version;
+                    let first = tokio::spawn(install(p.clone()));
+                    until_here(p, id, version).await;
+                    let pdisk = p.clone();
+                    let second = tokio::spawn(async move { pdisk.prepare(vec![(over, bytes)]).await });
+                    until_here(p, id, then).await;
+                    assert_eq!(p.adopt(vec![(id, then)]).await, [Ok(())]);
+                    first.await.expect("the install panicked");
+                    assert_eq!(second.await.expect("the prepare panicked"), [Ok(())]);
+                };
+                self.operate_through(between, vec![(which, model)], run).await;
+            }
+        }
+    }
+}
+
+/// Waits until a version is in the index, durable or not.
+async fn until_here(pdisk: &Pdisk, strip: StripId, version: Version) {
+    let here = || {
+        let state = pdisk.store().lock();
+        state.index.get(strip).is_some_and(|s| s.versions().any(|v| v.version == version))
+    };
+    while !here() {
+        tokio::task::yield_now().await;
     }
 }
