@@ -63,7 +63,7 @@ mod tests {
         for n in 0..1000 {
             gone.note(files(n), n, if n % 3 == 0 { Why::GivenUp } else { Why::Evicted });
         }
-        let expected = |n: u64| Some(if n % 3 == 0 { Why::GivenUp } else { Why::Evicted });
+        let expected = |n: u64| Some(if n.is_multiple_of(3) { Why::GivenUp } else { Why::Evicted });
         // Some share a place; none is taken for another.
         assert!((0..1000).filter(|n| gone.why(files(*n), *n) == expected(*n)).count() > 950);
         assert!((0..1000).all(|n| gone.why(files(n), n + 1).is_none()));

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::text;
+use super::files::text;
 
 /// A card's firmware is asked for again after this.
 const FIRMWARE_AGE: Duration = Duration::from_secs(3600);
@@ -38,7 +38,7 @@ pub fn told(device: &Path) -> Value {
         (link("current_link_speed", "current_link_width"), link("max_link_speed", "max_link_width"));
     json!({
         "address": card.file_name().map(|name| name.to_string_lossy()),
-        "slot": slot(&card),
+        "slot": slot(card),
         "id": ids("vendor", "device"),
         "subsystem_id": ids("subsystem_vendor", "subsystem_device"),
         "numa_node": of("numa_node").and_then(|node| node.parse::<i64>().ok()).filter(|node| *node >= 0),
@@ -60,7 +60,9 @@ fn slot(card: &Path) -> Option<String> {
 
 /// The firmware of a port's card, as `ethtool -i` or the card's RDMA device tells it.
 pub fn firmware(port: &Path) -> Option<String> {
-    static KNOWN: LazyLock<Mutex<HashMap<String, (Instant, Option<String>)>>> = LazyLock::new(Mutex::default);
+    /// What was told, and when, by name of the port.
+    type Told = HashMap<String, (Instant, Option<String>)>;
+    static KNOWN: LazyLock<Mutex<Told>> = LazyLock::new(Mutex::default);
     let rdma = fs::read_dir(port.join("device/infiniband")).into_iter().flatten().flatten();
     if let Some(told) = rdma.filter_map(|device| text(&device.path().join("fw_ver"))).next() {
         return Some(told);

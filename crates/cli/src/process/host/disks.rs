@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::text;
+use super::files::text;
 
 /// Of each pdisk (its name, its directory).
 pub fn told(sys: &Path, pdisks: &[(String, PathBuf)]) -> Vec<Value> {

@@ -3,6 +3,7 @@
 
 mod cards;
 mod disks;
+mod files;
 mod ports;
 
 use std::{
@@ -17,9 +18,4 @@ pub fn told(pdisks: &[(String, PathBuf)]) -> Value {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (sys, ports) = (Path::new("/sys"), ports::told(Path::new("/sys/class/net")));
     json!({ "name": name.trim(), "ports": ports, "disks": disks::told(sys, pdisks) })
-}
-
-/// A file's text without the space around it.
-fn text(path: &Path) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
 }

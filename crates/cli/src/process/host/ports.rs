@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use super::cards;
+use super::{cards, files};
 
 /// Ports that are told of.
 const PORTS_MAX: usize = 64;
@@ -19,7 +19,7 @@ pub fn told(net: &Path) -> Vec<Value> {
 }
 
 fn told_of(port: &Path) -> Value {
-    let text = |name: &str| super::text(&port.join(name));
+    let text = |name: &str| files::text(&port.join(name));
     let number = |name: &str| text(name)?.parse::<i64>().ok();
     let end = |link: &str| {
         let target = fs::read_link(port.join(link)).ok()?;

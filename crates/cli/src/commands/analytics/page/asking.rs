@@ -36,7 +36,7 @@ struct Seat {
 /// What is looked at.
 pub enum Place {
     /// A cluster.
-    Cluster(ClusterDir),
+    Cluster(Box<ClusterDir>),
     /// A recording, from its beginning on so many times as fast as it was, since this process began; 0: it stands at its end.
     Recording {
         /// What is in it.

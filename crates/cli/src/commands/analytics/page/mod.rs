@@ -62,7 +62,7 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
     let sheets = dir.as_ref().map(|dir| dir.path.clone());
     let hash = sheets.as_ref().map_or(Ok(None), |dir| access::read(dir))?;
     let place = match (&args.recording, dir) {
-        (None, Some(dir)) => Place::Cluster(dir),
+        (None, Some(dir)) => Place::Cluster(Box::new(dir)),
         (None, None) => bail!("neither a cluster nor a recording is given"),
         (Some(file), _) => {
             Place::Recording { recording: read(file)?, speed: args.speed, begun: Instant::now() }
