@@ -192,61 +192,8 @@ fn three_mounts_at_once_lose_nothing() {
         }
         assert_eq!(text.lines().count(), 240);
     }
-    records_in_turns(&mounts);
     names_have_one_winner(&mounts);
     registers(&mounts, seed);
-}
-
-/// Three mounts write one file record by record: the token stays with each for a batch. What a write was answered for is there for
-/// all from then on, while it goes on and in the end.
-fn records_in_turns(mounts: &Mounts) {
-    const LEN: usize = 47_008;
-    let record = |n: usize| vec![n as u8 + 1; LEN];
-    for (name, read) in [("turns-w", false), ("turns-rw", true)] {
-        let written = [const { AtomicU64::new(0) }; 3];
-        let writers = AtomicU64::new(3);
-        thread::scope(|scope| {
-            for mount in 0..3 {
-                let path = mounts.at(mount, name);
-                let (written, writers) = (&written, &writers);
-                scope.spawn(move || {
-                    let file =
-                        OpenOptions::new().read(read).write(true).create(true).truncate(false).open(path);
-                    let file = file.unwrap();
-                    for n in 0..40 {
-                        let n = n * 3 + mount;
-                        file.write_all_at(&record(n), (n * LEN) as u64).unwrap();
-                        written[mount].store(n as u64 + 1, SeqCst);
-                    }
-                    writers.fetch_sub(1, SeqCst);
-                });
-            }
-            let (written, writers) = (&written, &writers);
-            scope.spawn(move || {
-                for mount in (0..3).cycle() {
-                    // Of another mount's records the last that was answered for, and of it all bytes.
-                    let n = written[(mount + 1) % 3].load(SeqCst) as usize;
-                    if n > 0 {
-                        let file = File::open(mounts.at(mount, name)).unwrap();
-                        let offset = ((n - 1) * LEN) as u64;
-                        let seen = read_at(&file, offset, LEN);
-                        // Where this mount's own writer makes the file longer meanwhile, its end can come early for a moment, or
-                        // zeros at it (docs/posix.md); other bytes never.
-                        let right = record(n - 1);
-                        let early = seen.iter().zip(&right).all(|(seen, right)| seen == right || *seen == 0);
-                        assert!(early, "record {n} seen by mount {mount}: bytes that nobody wrote there");
-                    }
-                    if writers.load(SeqCst) == 0 {
-                        break;
-                    }
-                }
-            });
-        });
-        let expected: Vec<u8> = (0..120).flat_map(record).collect();
-        for mount in 0..3 {
-            assert!(fs::read(mounts.at(mount, name)).unwrap() == expected, "{name} on mount {mount}");
-        }
-    }
 }
 
 fn names_have_one_winner(mounts: &Mounts) {
