@@ -13,22 +13,13 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from systems import run
-
-
-def cpu_seconds():
-    """Of the machine: busy, idle."""
-    with open("/proc/stat") as stat:
-        user, nice, system, idle, wait, irq, soft, steal = map(int, stat.readline().split()[1:9])
-    tick = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + soft) / tick, (idle + wait) / tick
+from systems import cpu_seconds, run, script
 
 
 def one_round(perf, clients, threads, reads):
@@ -107,8 +98,4 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    script(main)

@@ -12,13 +12,12 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from systems import run
+from systems import cpu_seconds, run, script
 
 # Name: arguments of `perf`; FILE and SCALEn (a number of records) are put in.
 ROWS = {
@@ -33,13 +32,6 @@ ROWS = {
     "write-seq-4": "write seq FILE -r 1m -n SCALE512R -th 4 -fsync",
 }
 KINDS = ("classic", "uring")
-
-
-def busy_seconds():
-    """Of the machine."""
-    with open("/proc/stat") as stat:
-        user, nice, system, _, _, irq, soft = map(int, stat.readline().split()[1:8])
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def main():
@@ -71,9 +63,9 @@ def main():
                 for row in rows:
                     words = [os.path.join(mount, "f") if word == "FILE" else word for word in ROWS[row].split()]
                     words = [f"{max(int(int(word[5:-1]) * args.scale), 16)}R" if word.startswith("SCALE") else word for word in words]
-                    before = busy_seconds()
+                    before, _ = cpu_seconds()
                     report = json.loads(run(args.program, "perf", *words, "--json", "--dir", cluster, timeout=600))["runs"][0]
-                    found[row, kind].append((report["operations_per_second"], (busy_seconds() - before) / report["operations"] * 1e6))
+                    found[row, kind].append((report["operations_per_second"], (cpu_seconds()[0] - before) / report["operations"] * 1e6))
                 run(args.program, "umount", mount)
         values = []
         for row in rows:
@@ -97,8 +89,4 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    script(main)

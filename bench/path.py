@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from systems import run
+from systems import run, script
 
 # Name, arguments of `perf` (FILE, COUNT and THREADS are put in).
 ROWS = {
@@ -233,8 +233,4 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    script(main)

@@ -16,14 +16,13 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from systems import run
+from systems import run, script
 
 
 def size(word):
@@ -131,8 +130,4 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    script(main)

@@ -14,12 +14,13 @@ import collections
 import json
 import os
 import shutil
-import signal
 import statistics
 import sys
 import tempfile
 
 import speed_large
+
+from systems import script
 
 # Each file of subjects has such a table.
 SUBJECTS = {**speed_large.SUBJECTS}
@@ -109,8 +110,4 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    script(main)

@@ -24,6 +24,23 @@ def run(*command, timeout=120):
     return done.stdout
 
 
+def script(main):
+    """A script's end: by a signal to end and by Ctrl-C it takes away what it made first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def cpu_seconds():
+    """Of the machine: busy, idle."""
+    with open("/proc/stat") as stat:
+        user, nice, system, idle, wait, irq, soft = map(int, stat.readline().split()[1:8])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft) / tick, (idle + wait) / tick
+
+
 def wait_for(what, ready, seconds=30):
     until = time.monotonic() + seconds
     while not ready():

@@ -24,7 +24,7 @@ mod together;
 pub use catalogue::{Catalogue, CatalogueError};
 pub use facts::{Fact, Facts, Origin, Path, Value};
 pub use finding::{Change, Evidence, Finding};
-pub use host::{Entries, Entry, Tree, host_facts, probe};
+pub use host::{Entries, Entry, Tree, host_facts, probe, program_output};
 pub use rank::{advise, assumed, tunables, worst};
 pub use rule::{Confidence, Gain, Role, Rule, Severity};
 pub use settable::Settable;

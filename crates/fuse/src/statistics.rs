@@ -1,10 +1,12 @@
 //! What programs ask of a mount, counted one by one: by file, user, operation, class and place in the file; and errors.
 
-use std::{collections::HashMap, sync::LazyLock, time::Instant};
+use std::{
+    sync::{LazyLock, OnceLock},
+    time::Instant,
+};
 
 use base::stats::{self, Counter, Key, Names, Recorder, Set, offset_octave};
 use client::Errno;
-use parking_lot::Mutex;
 
 use crate::{
     abi::opcode,
@@ -46,6 +48,9 @@ pub fn answered(header: &Header, offset: Option<u64>, bytes: u64, begun: Instant
     REQUESTS.record(&key, bytes, begun.elapsed());
 }
 
+/// Operations that are known have numbers below; the others are counted together.
+const OPERATIONS: usize = 64;
+
 /// Errors that have a name of their own; the others are counted together.
 const ERRORS: [(i32, &str); 27] = [
     (libc::EPERM, "EPERM"),
@@ -79,11 +84,15 @@ const ERRORS: [(i32, &str); 27] = [
 
 /// A request of a program ended with an error.
 pub fn failed(header: &Header, error: Errno) {
-    static COUNTED: LazyLock<Mutex<HashMap<(&str, &str), Counter>>> = LazyLock::new(Mutex::default);
-    let error = ERRORS.iter().find(|(number, _)| *number == error.0).map_or("other", |(_, name)| name);
-    let op = operation_name(header.opcode);
-    let make = || stats::counter("file_op_errors", &[("op", op), ("error", error)]);
-    COUNTED.lock().entry((op, error)).or_insert_with(make).inc();
+    const KINDS: usize = ERRORS.len() + 1;
+    static COUNTED: [OnceLock<Counter>; (OPERATIONS + 1) * KINDS] =
+        [const { OnceLock::new() }; (OPERATIONS + 1) * KINDS];
+    let kind = ERRORS.iter().position(|(number, _)| *number == error.0).unwrap_or(ERRORS.len());
+    let make = || {
+        let name = ERRORS.get(kind).map_or("other", |(_, name)| name);
+        stats::counter("file_op_errors", &[("op", operation_name(header.opcode)), ("error", name)])
+    };
+    COUNTED[(header.opcode as usize).min(OPERATIONS) * KINDS + kind].get_or_init(make).inc();
 }
 
 #[cfg(test)]

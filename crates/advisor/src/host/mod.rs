@@ -19,6 +19,7 @@ mod tuners;
 
 pub use manager::Manager;
 pub use probe::probe;
+pub use program::output as program_output;
 pub use tree::{Entries, Entry, Tree};
 
 use crate::facts::Facts;

@@ -19,27 +19,40 @@ pub static GIVEN_UP: LazyLock<GivenUp> = LazyLock::new(|| {
     GivenUp { at_once: of("at_once"), cleaned: of("cleaned") }
 });
 
+/// What tokens are waited for.
+struct Waits {
+    attributes: Histogram,
+    names: Histogram,
+    read: Histogram,
+    write: Histogram,
+}
+
+static WAITS: LazyLock<Waits> = LazyLock::new(|| {
+    let of = |need| histogram("token_wait_seconds", &[("need", need)]);
+    Waits { attributes: of("attributes"), names: of("names"), read: of("read"), write: of("write") }
+});
+
 /// Somebody waits for a token; counted when it is over, however it ends.
 pub struct TokenWait {
     begun: Instant,
-    need: &'static str,
+    of: &'static Histogram,
 }
 
 impl TokenWait {
     /// From now on.
     pub fn begin(need: Need) -> TokenWait {
-        let need = match need {
-            Need::Size | Need::Attr => "attributes",
-            Need::Names => "names",
-            Need::Write | Need::Blocks(_, Use::Write) => "write",
-            Need::Read | Need::Blocks(..) => "read",
+        let of = match need {
+            Need::Size | Need::Attr => &WAITS.attributes,
+            Need::Names => &WAITS.names,
+            Need::Write | Need::Blocks(_, Use::Write) => &WAITS.write,
+            Need::Read | Need::Blocks(..) => &WAITS.read,
         };
-        TokenWait { begun: Instant::now(), need }
+        TokenWait { begun: Instant::now(), of }
     }
 }
 
 impl Drop for TokenWait {
     fn drop(&mut self) {
-        histogram("token_wait_seconds", &[("need", self.need)]).record(self.begun.elapsed());
+        self.of.record(self.begun.elapsed());
     }
 }

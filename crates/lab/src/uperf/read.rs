@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    Flowop, Group, Profile, Transaction, Until, UperfError,
+    profile::{Flowop, Group, Profile, Transaction, Until, UperfError},
     xml::{self, Kind, Tag, bad},
 };
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use base::{ByteSize, CipherList};
 
-use super::{Flowop, Group, Profile, Transaction, Until, UperfError};
+use super::profile::{Flowop, Group, Profile, Transaction, Until, UperfError};
 use crate::netperf::{CONNECTIONS_MAX, Kind, PORT, Spec};
 
 /// A profile as a test of ours.

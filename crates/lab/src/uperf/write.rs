@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Profile, Transaction, Until, xml::quoted};
+use super::{
+    profile::{Profile, Transaction, Until},
+    xml::quoted,
+};
 
 impl Display for Profile {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 //! processing instructions and a document type without rules of its own. Bytes from outside: never panics, and what is
 //! not understood is an error with its line.
 
-use super::UperfError;
+use super::profile::UperfError;
 
 /// One tag.
 #[derive(PartialEq, Debug)]

@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     fs,
     path::Path,
-    process::Command,
     sync::LazyLock,
     time::{Duration, Instant},
 };
@@ -73,8 +72,7 @@ pub fn firmware(port: &Path) -> Option<String> {
     {
         return known.clone();
     }
-    let told = Command::new("ethtool").args(["-i", &name]).output().ok();
-    let told = told.and_then(|output| read_firmware(&String::from_utf8_lossy(&output.stdout)));
+    let told = advisor::program_output(&["ethtool", "-i", &name]).and_then(|said| read_firmware(&said));
     let mut known = KNOWN.lock();
     if known.len() >= PORTS_MAX {
         known.clear();

@@ -82,6 +82,8 @@ enum Way {
     Plain(TcpStream),
     Greeting(Box<Accept<TcpStream>>),
     Tls(Box<TlsStream<TcpStream>>),
+    /// Its greeting failed: it must not be asked again.
+    Refused,
 }
 
 /// A connection.
@@ -102,7 +104,8 @@ impl Held {
     /// The other end, when it has been greeted.
     fn stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Stream>>> {
         if let Way::Greeting(accept) = &mut self.way {
-            let stream = ready!(Pin::new(accept.as_mut()).poll(cx))?;
+            let greeted = ready!(Pin::new(accept.as_mut()).poll(cx));
+            let stream = greeted.inspect_err(|_| self.way = Way::Refused)?;
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             if let Some(member) = certificate.and_then(|certificate| Member::of(certificate).ok()) {
                 let _ = self.member.0.set(member);
@@ -113,6 +116,7 @@ impl Held {
             Way::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Way::Tls(stream) => Poll::Ready(Ok(Pin::new(stream.as_mut()))),
             Way::Greeting(_) => Poll::Pending,
+            Way::Refused => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         }
     }
 
@@ -159,5 +163,32 @@ impl AsyncWrite for Held {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.stream(cx))?.poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::serve::Listener as _;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs, server::ResolvesServerCertUsingSni};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_greet_is_refused_however_often_it_is_asked() {
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = tcp.local_addr().unwrap();
+        let mut listener = Listener::new(tcp, Some(TlsAcceptor::from(Arc::new(config))));
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+        let (mut held, _) = listener.accept().await;
+        assert!(held.read_u8().await.is_err());
+        assert!(held.flush().await.is_err() && held.shutdown().await.is_err());
+        assert!(held.read_u8().await.is_err());
     }
 }
