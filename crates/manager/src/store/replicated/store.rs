@@ -387,7 +387,13 @@ impl ReplicatedStore {
         let led = Some(self.following.lease() * LEASES_LED_MAX);
         let patience = Patience { silence: SILENCE_MAX, led, ending: &self.ending };
         let outcome = run((&self.etcd, &self.following), &mut state.holder, ask, &patience, |_| Ok(()));
-        outcome.inspect_err(|error| state.failed = Some(error.clone()))
+        outcome.inspect_err(|error| {
+            state.failed = Some(error.clone());
+            // It may have won the key anew before it read that another one has served meanwhile, which leads on without it.
+            if self.following.is_deposed() {
+                self.etcd.resign(state.holder.leader(), None);
+            }
+        })
     }
 }
 
