@@ -225,14 +225,14 @@ impl FakeManager {
                 let extents: Vec<_> = all.clone().take(limit).collect();
                 MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
-            MgrRequest::ReadDir { ino: dir, .. } => {
+            MgrRequest::ReadDir { ino: dir, plus, .. } => {
                 let names = state.names.iter().filter(|((parent, _), _)| *parent == dir);
                 let entries = names.map(|((_, name), &ino)| DirEntry {
                     name: name.clone(),
                     ino,
-                    kind: FileKind::File,
+                    kind: node(ino).map_or(FileKind::File, |n| n.attr.kind),
                     cookie: ino.0,
-                    attr: None,
+                    attr: node(ino).filter(|_| plus).map(|n| n.attr.clone()),
                 });
                 MgrReply::Entries { entries: entries.collect(), end: true, parent: InodeNo::ROOT }
             }
