@@ -48,10 +48,11 @@ impl Tokens {
             let before = entry.holders.len();
             entry.holders.retain(|holder| holder.session != session);
             member.held += u64::from(before == entry.holders.len());
-            entry.holders.push(Holder { session, token: token.clone(), at: 0, resolves: false });
-            // What it holds was resolved when it got it. Of a part that says nothing: beside it one that has
-            // died meanwhile may have written.
-            entry.resolved |= token.mode >= TokenMode::Read && !member.guest;
+            // What it only reads was resolved when it got it. Of a part that says nothing: beside it one that has
+            // died meanwhile may have written. Whoever may write may be resolving just now, and fail.
+            let resolves = self.unresolved && token.mode == TokenMode::Write;
+            entry.resolved |= token.mode >= TokenMode::Read && !resolves && !member.guest;
+            entry.holders.push(Holder { session, token: token.clone(), at: 0, resolves });
             acts.touched.insert(token.ino);
         }
         if last {
@@ -92,6 +93,9 @@ impl Tokens {
     pub fn all_resolved(&mut self, now: Duration, next: NextGrant<'_>) -> Acts {
         let mut acts = Acts::default();
         self.unresolved = false;
+        for holder in self.inodes.values_mut().flat_map(|entry| &mut entry.holders) {
+            holder.resolves = false;
+        }
         self.settle_all(now, next, &mut acts);
         self.tell(now, &mut acts);
         acts

@@ -338,8 +338,8 @@ fn who_has_still_to_resolve_does_not_vouch_for_the_file() {
 }
 
 #[test]
-fn a_part_that_is_claimed_after_another_session_died_does_not_vouch_for_the_file() {
-    for (mode, resolve) in [(TokenMode::Part, true), (TokenMode::Read, false)] {
+fn who_writes_and_claims_after_another_session_died_does_not_vouch_for_the_file() {
+    for (mode, resolve) in [(TokenMode::Part, true), (TokenMode::Read, false), (TokenMode::Write, true)] {
         // After a restart of the manager nobody has said yet what it holds.
         let mut stage = Stage::new(0);
         (1..=2).for_each(|session| stage.tokens.begin(SessionId(session), true, false));
