@@ -324,9 +324,16 @@ impl Manager for MemberCalls {
                 self.membership.leave();
             }
             let repeatable = request.is_idempotent();
+            let mut again = false;
             loop {
                 match self.membership.call(request.clone(), deadline).await {
                     Ok(reply) => return Ok(reply),
+                    // An earlier copy has ended it, or its lease has; all was durable before that was asked for.
+                    Err(LinkError::Refused(MgrError::NoSession))
+                        if again && request == MgrRequest::CloseSession =>
+                    {
+                        return Ok(MgrReply::Done);
+                    }
                     // A manager whose store failed stops; the next one answers, each change once.
                     Err(LinkError::Refused(MgrError::Store(error)))
                         if repeatable && Instant::now() + CALL_PAUSE < deadline =>
@@ -344,6 +351,7 @@ impl Manager for MemberCalls {
                         tokio::time::sleep(CALL_PAUSE).await;
                     }
                 }
+                again = true;
             }
         })
     }

@@ -18,7 +18,7 @@ use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use support::until;
 use wire::{
     map::{ClusterMap, FsEntry, PoolEntry},
-    mgr::{MgrReply, MgrRequest, ProcessIdent},
+    mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
     nsd::NsdReply,
 };
 
@@ -29,6 +29,8 @@ struct Manager {
     tunables: Vec<(&'static str, &'static str)>,
     renewals: AtomicU64,
     closed: AtomicU64,
+    /// The answer to the first question to close does not come.
+    loses_close: bool,
 }
 
 impl ManagerLink for Manager {
@@ -69,7 +71,15 @@ impl ManagerLink for Manager {
                 MgrReply::Renewed { lease_us, epoch: Epoch(0) }
             }
             MgrRequest::CloseSession => {
-                self.closed.fetch_add(1, SeqCst);
+                let before = self.closed.fetch_add(1, SeqCst);
+                let lost = match before {
+                    0 if self.loses_close => Some(LinkError::Timeout),
+                    0 => None,
+                    _ => Some(LinkError::Refused(MgrError::NoSession)),
+                };
+                if let Some(error) = lost {
+                    return Box::pin(async move { Err(error) });
+                }
                 MgrReply::Done
             }
             // Nothing changes, and nobody is recalled.
@@ -89,10 +99,18 @@ impl NsdTransport for NoServers {
 }
 
 async fn mount(tunables: &[(&'static str, &'static str)]) -> (Arc<Manager>, Result<Client, MountError>) {
+    mount_by(tunables, false).await
+}
+
+async fn mount_by(
+    tunables: &[(&'static str, &'static str)],
+    loses_close: bool,
+) -> (Arc<Manager>, Result<Client, MountError>) {
     let manager = Arc::new(Manager {
         tunables: tunables.to_vec(),
         renewals: AtomicU64::new(0),
         closed: AtomicU64::new(0),
+        loses_close,
     });
     let config = ClientConfig {
         managers: stripe::Managers::at(&[]),
@@ -125,4 +143,13 @@ async fn a_mount_renews_its_lease_as_often_as_the_tunable_says() {
     let (manager, mounted) = mount(&[("pagepool", "64m"), ("leaseRenewInterval", "100ms")]).await;
     let _mounted = mounted.unwrap();
     until("60 renewals", || manager.renewals.load(SeqCst) >= 60).await;
+}
+
+#[tokio::test]
+async fn a_session_whose_end_is_asked_for_twice_has_ended_well() {
+    for loses_close in [false, true] {
+        let (manager, mounted) = mount_by(&[("pagepool", "64m")], loses_close).await;
+        mounted.unwrap().shutdown(Instant::now() + Duration::from_secs(60)).await.unwrap();
+        assert_eq!(manager.closed.load(SeqCst), 1 + u64::from(loses_close));
+    }
 }
