@@ -27,7 +27,7 @@ pub struct AnswerRow {
     pub total: f64,
     /// (step, the same in it), by rising step; where there is nothing it is 0.
     pub points: Vec<(u32, f64)>,
-    /// Operations by bucket of latency.
+    /// Operations by bucket of latency; of utilisation seconds by its bucket.
     pub latency: BTreeMap<u8, u64>,
 }
 
@@ -108,17 +108,22 @@ impl Answer {
     }
 }
 
-/// The latency that a share `q` of the operations did not exceed, nanoseconds: the end of its bucket, so that it is
-/// never too low and at most half too high. None without operations.
-pub fn quantile_ns(latency: &BTreeMap<u8, u64>, q: f64) -> Option<u64> {
-    let count: u64 = latency.values().sum();
+/// The bucket that a share `q` of what is in buckets did not exceed. None where there is nothing.
+pub fn quantile_bucket(buckets: &BTreeMap<u8, u64>, q: f64) -> Option<u8> {
+    let count: u64 = buckets.values().sum();
     let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
     let mut seen = 0;
-    let found = latency.iter().find(|(_, n)| {
+    let found = buckets.iter().find(|(_, n)| {
         seen += **n;
         seen >= rank
     });
-    found.map(|(bucket, _)| latency_start(usize::from(*bucket) + 1))
+    found.map(|(bucket, _)| *bucket)
+}
+
+/// The latency that a share `q` of the operations did not exceed, nanoseconds: the end of its bucket, so that it is
+/// never too low and at most half too high. None without operations.
+pub fn quantile_ns(latency: &BTreeMap<u8, u64>, q: f64) -> Option<u64> {
+    quantile_bucket(latency, q).map(|bucket| latency_start(usize::from(bucket) + 1))
 }
 
 #[cfg(test)]

@@ -226,10 +226,11 @@ impl Found<'_> {
             };
         }
         let query = self.query;
-        let by_latency = query.breakdowns.contains(&"latency")
-            || query.filters.iter().any(|filter| filter.dimension == "latency");
+        let axis = query.statistic.distribution().unwrap_or_default();
+        let by_bucket =
+            query.breakdowns.contains(&axis) || query.filters.iter().any(|filter| filter.dimension == axis);
         let step = self.step as u32;
-        if !by_latency {
+        if !by_bucket {
             let Some(key) = self.row(amount.ops as f64, value) else { return };
             let row = self.rows.entry(key).or_default();
             *row.points.entry(step).or_default() += amount.ops as f64;
@@ -240,7 +241,7 @@ impl Found<'_> {
         }
         for (bucket, n) in &amount.latency {
             let of = |dimension: &str| match dimension {
-                "latency" => Value::Number((*bucket).into()),
+                dimension if dimension == axis => Value::Number((*bucket).into()),
                 other => value(other),
             };
             if let Some(key) = self.row(*n as f64, &of) {
@@ -253,7 +254,7 @@ impl Found<'_> {
 
     fn finish(mut self) -> Answer {
         // A level is not summed over time: its mean over the seconds that were recorded.
-        let level = self.query.statistic.kind == stats::Kind::Gauge;
+        let level = self.query.statistic.is_level();
         let recorded = &self.answer.recorded;
         let all: u32 = recorded.iter().sum();
         let row = |(key, growing): (Vec<Value>, Growing)| {

@@ -13,7 +13,7 @@ mod recording;
 mod request;
 mod source;
 
-pub use answer::{Answer, AnswerRow, Value, quantile_ns};
+pub use answer::{Answer, AnswerRow, Value, quantile_bucket, quantile_ns};
 pub use evaluate::{BINS_MAX, EvaluateError, Question, evaluate};
 pub use files::{
     ended::{Ended, histories},

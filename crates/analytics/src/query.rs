@@ -27,7 +27,7 @@ pub enum Comparison {
     Is,
     /// `!=`: none of them.
     IsNot,
-    /// `>=`; sizes, offsets and latencies only.
+    /// `>=`; sizes, offsets, latencies and utilisation only.
     AtLeast,
     /// `<`; the same.
     Below,
@@ -51,7 +51,7 @@ impl Comparison {
 pub struct Want {
     /// As it was written.
     pub text: String,
-    /// Of sizes and latencies the number of their bucket, of files as they are recorded the inode.
+    /// Of what has an order the number of their bucket, of files as they are recorded the inode.
     pub bucket: u64,
 }
 
@@ -163,18 +163,25 @@ fn latency_ns(text: &str) -> Option<u64> {
     (number >= 0.0 && number * scale < 1e18).then_some((number * scale) as u64)
 }
 
-/// Whether values of a dimension are numbers of buckets, which have an order.
-pub fn is_ordered(dimension: &str) -> bool {
-    matches!(dimension, "size" | "offset" | "latency")
+/// A share as it is written: `95%`, `95`.
+fn percent(text: &str) -> Option<f64> {
+    let percent: f64 = text.trim_end_matches('%').trim().parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent)
 }
 
-/// The bucket of a size, an offset or a latency that is written so.
+/// Whether values of a dimension are numbers of buckets, which have an order.
+pub fn is_ordered(dimension: &str) -> bool {
+    matches!(dimension, "size" | "offset" | "latency" | "utilisation")
+}
+
+/// The bucket of a size, an offset, a latency or a utilisation that is written so.
 pub fn bucket(dimension: &str, text: &str) -> Option<u64> {
     match dimension {
         "size" | "offset" if text == "none" => Some(0),
         "offset" => text.parse().ok().map(|at: ByteSize| u64::from(stats::offset_octave(Some(at.0)))),
         "size" => text.parse().ok().map(|size: ByteSize| u64::from(stats::size_octave(size.0))),
         "latency" => latency_ns(text).map(|ns| stats::latency_bucket(ns) as u64),
+        "utilisation" => percent(text).map(stats::utilisation_bucket),
         _ => None,
     }
 }
@@ -242,7 +249,11 @@ impl Query {
             let text = reader.value()?;
             let found = if ordered { bucket(dimension, &text) } else { Some(inode(&text)) };
             let Some(bucket) = found else {
-                let example = if dimension == "latency" { "200us, 1.5ms or 2s" } else { "4k or 1m" };
+                let example = match dimension {
+                    "latency" => "200us, 1.5ms or 2s",
+                    "utilisation" => "95%",
+                    _ => "4k or 1m",
+                };
                 return reader.wrong(begun, format!("{text:?} is no {dimension}; write it as {example}"));
             };
             wanted.push(Want { text, bucket });
@@ -296,6 +307,8 @@ mod tests {
         let op = &query.filters[1];
         assert_eq!((op.dimension, op.comparison, op.wanted.len()), ("op", Comparison::Is, 2));
         assert_eq!(query.filters[2].wanted[0].bucket, stats::latency_bucket(10_000_000) as u64);
+        let high = Query::parse("pdisk.utilisation[utilisation>=95%|100][pdisk]").unwrap();
+        assert_eq!(high.filters[0].wanted.iter().map(|want| want.bucket).collect::<Vec<_>>(), [19, 19]);
         assert_eq!(query.filters[3].wanted[0].bucket, 17);
     }
 
@@ -312,6 +325,8 @@ mod tests {
             ("file.ops[size=x]", 15, "4k or 1m"),
             ("file.ops[offset>=x]", 18, "4k or 1m"),
             ("file.ops[latency<5]", 18, "1.5ms"),
+            ("pdisk.utilisation[utilisation>=120%]", 32, "95%"),
+            ("pdisk.utilisation[latency]", 19, "pdisk, pool, node, process, utilisation"),
             ("file.ops[file=]", 15, "missing"),
             ("file.ops[file=\"a]", 15, "does not end"),
             ("file.ops[file=a\"b]", 16, "] or |"),

@@ -18,12 +18,13 @@ mod table;
 
 use std::sync::LazyLock;
 
-pub use cells::{Counter, Gauge};
+pub use cells::{Counter, Gauge, Utilisation};
 pub use cost::{spend, thread_cpu};
 pub use histogram::{HistSnapshot, Histogram};
 pub use history::{
-    Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, first as first_second, keep, kept,
-    memory_max as history_memory_max, now, seconds, set_history_bytes,
+    Brought, Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, UTILISATION_BUCKETS, bring_up_to_date,
+    first as first_second, keep, kept, memory_max as history_memory_max, now, seconds, set_history_bytes,
+    utilisation_bucket,
 };
 pub use operations::{
     Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,
@@ -60,6 +61,13 @@ pub fn gauge(name: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
 pub fn histogram(name: &'static str, labels: &[(&'static str, &str)]) -> Histogram {
     or_detached(
         declared(name, Kind::Histogram, labels).and_then(|help| REGISTRY.histogram(name, help, labels)),
+    )
+}
+
+/// How much of its time the thing of these labels was in use, made at the first call.
+pub fn utilisation(name: &'static str, labels: &[(&'static str, &str)]) -> Utilisation {
+    or_detached(
+        declared(name, Kind::Utilisation, labels).and_then(|help| REGISTRY.utilisation(name, help, labels)),
     )
 }
 

@@ -14,6 +14,9 @@ const NEXT = { file: ["client", "file", "op", "latency", "size", "offset"], stri
 /** Values within which there is nothing. */
 const CLOSED = ["(others)", "(no file)"];
 
+/** Whether things are counted by how much of a second they were in use. */
+const axisOfShares = (chart) => chart.dimensions.includes("utilisation");
+
 export class Chart {
   /** Whether there is somebody to ask. */
   asks = true;
@@ -82,7 +85,7 @@ export class Chart {
     const fits = (by) => known.includes(by);
     const chart = this.found?.chart ?? { filters: [], breakdowns: [] };
     const breakdowns = chart.breakdowns.filter(fits);
-    if (!breakdowns.length) breakdowns.push(known.find((by) => by !== "process") ?? "process");
+    if (!breakdowns.length) breakdowns.push(known.includes("utilisation") ? "utilisation" : known.find((by) => by !== "process") ?? "process");
     this.set(this.built(chart.filters.filter((filter) => fits(filter.by)), breakdowns, name));
   }
 
@@ -252,7 +255,10 @@ export class Chart {
     const shown = rows.filter((row) => !heat || row.total > 0).sort((a, b) => place(a) - place(b)).slice(0, TABLE_MAX);
     this.order = shown.map((row) => row.name);
     const sum = rows.reduce((sum, row) => sum + row.total, 0) || 1;
-    const latencies = rows.some((row) => row.p50_us !== null && row.p50_us !== undefined) && chart.axis !== "latency";
+    // What is distributed: latencies, or shares of a second.
+    const given = (name) => rows.some((row) => row[name] !== null && row[name] !== undefined);
+    const latencies = given("p50_us") && chart.axis !== "latency";
+    const shares = given("p50_percent") && chart.axis !== "utilisation";
     const seconds = Math.max(this.seconds(), 1);
     const cells = (row) => {
       const open = this.asks && chart.breakdowns.length > 0 && !CLOSED.includes(row.name);
@@ -262,11 +268,13 @@ export class Chart {
       const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, ending(row.name)) : el("span", {}, row.name);
       const figures = chart.level ? [amount(row.total, unit)]
         : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + " %"];
-      const quantiles = latencies ? [time(row.p50_us), time(row.p99_us), time(row.most_us)] : [];
+      const percent = (value) => (value === null || value === undefined ? "-" : value + " %");
+      const quantiles = latencies ? [time(row.p50_us), time(row.p99_us), time(row.most_us)]
+        : shares ? [percent(row.p50_percent), percent(row.p99_percent), percent(row.most_percent)] : [];
       return el("tr", {}, el("td.name", {}, dot, name), [...figures, ...quantiles].map((text) => el("td.n", {}, text)));
     };
     const by = chart.breakdowns.join(", ") || "all";
-    const head = [chart.axis && heat ? by + ", from" : by, ...(chart.level ? ["mean"] : [unit, "a second", "share"]), ...(latencies ? ["p50", "p99", "most"] : [])];
+    const head = [chart.axis && heat ? by + ", from" : by, ...(chart.level ? [axisOfShares(chart) ? "mean " + unit : "mean"] : [unit, "a second", "share"]), ...(latencies || shares ? ["p50", "p99", "most"] : [])];
     const focused = this.table.contains(document.activeElement) ? document.activeElement.textContent : null;
     this.table.replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, head.map((text, n) => el(n ? "th.n" : "th", {}, text)))),
       el("tbody", {}, shown.map(cells))));
@@ -284,7 +292,7 @@ export class Chart {
     const against = () => compare(this, { ...box, axis, band });
     const away = () => { this.drawer.box = null; this.band.hidden = this.compared.hidden = true; this.drawer.redraw(); };
     this.band.replaceChildren(
-      el("strong", {}, `${axis} ${low} to ${high}`), whole ? " " : ` \u00b7 ${clock(box.from)} to ${clock(box.to)} `,
+      el("strong", {}, `${axis} ${this.drawer.band(box.low, box.high)}`), whole ? " " : ` \u00b7 ${clock(box.from)} to ${clock(box.to)} `,
       el("button.into", { onclick: into }, "Go into it"), el("button.against", { onclick: against }, "Compare with the rest"),
       el("button", { onclick: away, title: "let it be" }, "\u2715"));
     this.band.hidden = false;

@@ -21,7 +21,7 @@ export async function compare(chart, box) {
   try {
     const tables = await Promise.all(by.map(async (name) => {
       const [inside, all] = await Promise.all([within(`${base}${band}[${name}]`, box.from, box.to), within(`${base}[${name}]`, from, to)]);
-      return table(name, inside.rows, all.rows);
+      return table(name, inside, all);
     }));
     const rated = tables.filter((table) => table.rows.length).sort((a, b) => b.says - a.says);
     const first = rated[0];
@@ -36,7 +36,11 @@ export async function compare(chart, box) {
 
 /** Shares of each value among those in the box and among all others, in percent. */
 function table(name, inside, all) {
-  const of = (rows) => new Map(rows.map((row) => [row.key[name], row.total]));
+  // A mean counts as often as it lasted.
+  const of = ({ rows, chart }) => {
+    const seconds = chart.level ? chart.recorded.reduce((sum, n) => sum + n, 0) : 1;
+    return new Map(rows.map((row) => [row.key[name], row.total * seconds]));
+  };
   const [these, every] = [of(inside), of(all)];
   const sum = (values) => [...values].reduce((sum, value) => sum + value, 0);
   const rest = new Map([...every].map(([value, total]) => [value, Math.max(total - (these.get(value) ?? 0), 0)]));

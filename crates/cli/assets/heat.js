@@ -1,4 +1,4 @@
-// Heat maps: time to the right, latency or size upwards, darker where more was. One hue from the page's paper to ink, so that
+// Heat maps: time to the right; latency, size, offset or utilisation upwards; darker where more was. One hue from the page's paper to ink, so that
 // it can be read in grey, on paper and by who sees colours differently. The square root keeps what is rare visible; a cell
 // with anything in it has at least a sixth of the colour, and single slow operations are drawn larger than their cell.
 
@@ -39,6 +39,7 @@ export class Heat {
     this.canvas.addEventListener("pointermove", (event) => this.move(event));
     this.canvas.addEventListener("pointerup", (event) => this.end(event));
     this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    this.canvas.addEventListener("keydown", (event) => this.press(event));
   }
 
   /** Draws rows ({bucket, steps}) over times (the ends of steps). */
@@ -47,8 +48,10 @@ export class Heat {
     const ratio = devicePixelRatio || 1;
     const width = Math.max(this.place.clientWidth, 200);
     const buckets = rows.map((row) => row.bucket);
-    this.low = Math.min(...buckets);
-    this.high = Math.max(...buckets);
+    // Of shares the whole range is shown: how far from the end things are is what one looks for.
+    const range = this.chart.found.chart.axis === "utilisation" ? Object.keys(starts ?? {}).map(Number) : [];
+    this.low = Math.min(...buckets, ...range);
+    this.high = Math.max(...buckets, ...range);
     const count = rows.length ? this.high - this.low + 1 : 1;
     const height = Math.min(Math.max(count * 12, 130), 300) + TOP + BOTTOM;
     this.size = { width, height, row: (height - TOP - BOTTOM) / count };
@@ -188,7 +191,7 @@ export class Heat {
     if (n < 0) return;
     const count = row?.steps[n];
     const [from, to] = this.chart.page.window();
-    const band = `${this.starts[place.bucket]} to ${this.starts[place.bucket + 1]}`;
+    const band = this.band(place.bucket, place.bucket);
     this.tip.textContent = `${when(this.times[n], to - from)}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
     this.tip.style.left = Math.min(place.x + 12, this.size.width - 210) + "px";
     this.tip.style.top = place.y + 14 + "px";
@@ -204,6 +207,29 @@ export class Heat {
     this.begun = null;
     this.redraw();
     this.chart.boxed(this.box);
+  }
+
+  /** Up and down move a band over the whole time, or with Shift its upper end; Enter takes it. */
+  press(event) {
+    const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (!this.rows?.length || (!by && event.key !== "Enter")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (!by) return this.box && this.chart.boxed(this.box);
+    const [from, to] = this.chart.page.window();
+    const within = (bucket) => Math.min(Math.max(bucket, this.low), this.high);
+    const was = this.box ?? { low: this.high + 1, high: this.high + 1 };
+    const high = within(was.high + by);
+    const low = event.shiftKey && this.box ? Math.min(was.low, high) : high;
+    this.box = { from, to, low, high };
+    this.canvas.setAttribute("aria-label", this.band(low, high));
+    this.redraw();
+    this.chart.boxed(this.box);
+  }
+
+  /** Where a band begins and ends, for people. */
+  band(low, high) {
+    return `${this.starts[low]} to ${this.starts[high + 1] ?? (this.starts[low]?.endsWith("%") ? "100%" : "")}`;
   }
 
   between(a, b) {

@@ -32,10 +32,22 @@ pub fn table_text(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-/// The end of a name that is longer than `max` columns.
+/// A name as it is shown: what would move the cursor, or worse, of whoever looks at it is written out.
+pub fn visible(name: &str) -> String {
+    name.chars().fold(String::with_capacity(name.len()), |mut shown, c| {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+        shown
+    })
+}
+
+/// The end of a name that is longer than `max` columns, to be shown.
 pub fn end_of(name: &str, max: usize) -> String {
+    let name = visible(name);
     match name.chars().count().checked_sub(max) {
-        None | Some(0) => name.to_owned(),
+        None | Some(0) => name,
         Some(over) => std::iter::once('…').chain(name.chars().skip(over + 1)).collect(),
     }
 }
@@ -121,6 +133,12 @@ fn words(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn no_name_moves_the_cursor() {
+        assert_eq!(super::end_of("/a\x1b[2J\nb\u{9b}é", 40), "/a\\u{1b}[2J\\nb\\u{9b}é");
+        assert_eq!(super::end_of("/long/name", 5), "…name");
+    }
+
     #[test]
     fn a_cause_is_said_once() {
         let cause = || anyhow::anyhow!("no room");

@@ -312,6 +312,16 @@ fn the_same_elsewhere(cluster: &Cluster) {
             (records(), total(cluster, "pdisk.commit_records[process=n1]"), records());
         before == after && ours == after
     });
+    // Every CPU has a share in each second, by one of the processes here.
+    let cpus = fs::read_to_string("/proc/stat").unwrap();
+    let cpus = cpus.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
+    let shares = query(cluster, "host.cpu_utilisation[cpu]");
+    assert_eq!(shares["rows"].as_array().map(Vec::len), Some(cpus), "{shares:#}");
+    for row in shares["rows"].as_array().unwrap() {
+        let (half, most) = (row["p50_percent"].as_f64(), row["most_percent"].as_f64());
+        assert!(half > Some(0.0) && half <= most && most <= Some(100.0) && row["p50_us"].is_null(), "{row}");
+        assert!(row["total"].as_f64() <= Some(1.0), "{row}");
+    }
     let resident = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = resident.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident = line.split_whitespace().next().unwrap().parse::<f64>().unwrap() * 1024.0;
@@ -344,17 +354,23 @@ fn fio(file: &Path) -> Value {
     said["jobs"][0].clone()
 }
 
-/// As many operations and bytes as fio counted; the latency that half of its fsyncs took at most lies in the same bucket, or
-/// in the next: fio measures from outside.
+/// As many operations and bytes as fio counted; the latencies that half and 99 % of its fsyncs took at most lie in the same
+/// bucket, or in the next: fio measures from outside.
 fn agrees_with_fio(cluster: &Cluster, told: &Value) {
     let fsyncs = told["sync"]["total_ios"].as_f64().unwrap();
     until("fio's operations are counted", || total(cluster, "file.ops[op=fsync][file=/f0]") >= fsyncs);
     assert_eq!(total(cluster, "file.ops[op=fsync][file=/f0]"), fsyncs);
     assert_eq!(total(cluster, "file.bytes[op=write][file=/f0]"), told["write"]["io_bytes"].as_f64().unwrap());
-    let fio = told["sync"]["lat_ns"]["percentile"]["50.000000"].as_f64().unwrap() / 1e3;
-    let ours = query(cluster, "file.ops[op=fsync][file=/f0]")["rows"][0]["p50_us"].as_f64().unwrap();
-    // The end of a bucket, each at most half as long again as the one before.
-    assert!(ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5, "fio's median is {fio} us, ours below {ours} us");
+    let found = query(cluster, "file.ops[op=fsync][file=/f0]");
+    for (percentile, name) in [("50.000000", "p50_us"), ("99.000000", "p99_us")] {
+        let fio = told["sync"]["lat_ns"]["percentile"][percentile].as_f64().unwrap() / 1e3;
+        let ours = found["rows"][0][name].as_f64().unwrap();
+        // The end of a bucket, each at most half as long again as the one before.
+        assert!(
+            ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5,
+            "{name}: fio says {fio} us, ours is below {ours} us"
+        );
+    }
 }
 
 /// The first of some ports that were free just now.
@@ -435,6 +451,15 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     let slowest = slowest.unwrap();
     assert_eq!(slowest["key"]["process"], "n2", "{found:#}");
     assert!(slowest["p50_us"].as_f64().unwrap() >= 300_000.0, "{found:#}");
+    // Of the pdisks one is always at work, and is found by that alone.
+    let full = query(&cluster, "pdisk.utilisation[utilisation>=95%][pdisk][node]");
+    let most = &full["rows"][0];
+    assert_eq!((&most["key"]["pdisk"], &most["key"]["node"]), (&"pdisk2".into(), &"n2".into()), "{full:#}");
+    let shown = ok(&["analytics", "query", "pdisk.utilisation[utilisation]", "--dir", dir, "--from", "-59m"]);
+    assert!(
+        shown.contains("UTILISATION>=") && shown.contains("95%") && shown.contains("MEAN PDISKS"),
+        "{shown}"
+    );
     let drilled = query(&cluster, "strip.ops[process=n2][latency>=300ms][file]");
     assert!(values(&drilled, "file").iter().any(|file| file.starts_with("/f")), "{drilled:#}");
 

@@ -192,9 +192,23 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
         load.begin(scope, &mounts.all);
         let readers = registers.begin(scope, &load);
         load.went_on();
+        let gone = mounts.at(0, "gone");
+        (0..64).for_each(|n| fs::write(&gone, format!("{n}")).unwrap());
+        fs::remove_file(gone).unwrap();
         for fault in ALL {
             println!("{fault:?}");
             suffer(fault, cluster, &load, &mut random);
+            if fault == Fault::Kill {
+                // It removed the file; the one that followed it knows what it was called.
+                let asked = ["analytics", "query", "file.ops[file=/gone (removed)]", "--from", "-30m"];
+                until("the last name of a removed file is known", || {
+                    let answer = common::ropewalk(
+                        &[&asked[..], &["--dir", cluster.dir().to_str().unwrap(), "--json"]].concat(),
+                    );
+                    let answer = serde_json::from_slice::<Value>(&answer.stdout).unwrap_or_default();
+                    answer["total"].as_f64() >= Some(64.0)
+                });
+            }
         }
         drop(end);
         readers.into_iter().map(|reader| reader.join().unwrap()).collect::<Vec<_>>()

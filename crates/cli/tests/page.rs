@@ -163,6 +163,7 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     pictured(&browser, "drilled");
 
     the_slow_pdisk(&browser, port);
+    the_busy_pdisk(&browser, port);
     draws_fast_and_does_not_grow(&browser);
 
     // A worksheet of what is shown, by its link.
@@ -195,8 +196,10 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
 
     as_if_live(&browser, dir, mounts.more.path());
 
-    // A server that is gone: named in the charts, red with what to do in the view of the hardware.
     drop(loads);
+    counted_as_by_fio(&browser, port, &mounts.at(1, "counted"));
+
+    // A server that is gone: named in the charts, red with what to do in the view of the hardware.
     cluster.kill(|name| name == "n2");
     browser.open(&format!("http://127.0.0.1:{port}/?gone#q=pdisk.ops%5Bprocess%5D&span=60"));
     browser.until("document.querySelector('.says.wrong')?.textContent.includes('n2')");
@@ -280,6 +283,62 @@ fn the_slow_pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
     assert!(verdict.contains("pdisk pdisk2,") || verdict.contains("process n2"), "{verdict}");
     let of_n2 = "return [...document.querySelectorAll('.compared tr')].map((row) => row.textContent).find((row) => row.startsWith('n2')) ?? ''";
     browser.js(of_n2).as_str().unwrap_or_default().to_owned()
+}
+
+/// The heat map of utilisation, by the keyboard alone: up to its highest band, and into it.
+fn the_busy_pdisk(browser: &Browser, port: u16) {
+    browser.open(&format!("http://127.0.0.1:{port}/?busy#q=pdisk.utilisation%5Butilisation%5D&q=host.cpu_utilisation%5Butilisation%5D&span=60"));
+    browser.until("ropewalk.charts.length === 2 && ropewalk.charts.every((chart) => chart.drawer?.high === 19 && chart.drawer.low === 0)");
+    browser.until("[...ropewalk.charts[0].rows.values()].some((row) => row.bucket === 19 && row.total > 0)");
+    pictured(browser, "utilisation");
+    browser.js("document.querySelector('canvas.heat').focus()");
+    browser.key("\u{e013}"); // up: to the highest band there is
+    browser.until(
+        "document.querySelector('.band:not([hidden]) strong').textContent === 'utilisation 95% to 100%'",
+    );
+    browser.js("document.querySelector('.band .into').focus()");
+    browser.key("\u{e007}"); // Enter
+    browser.until("ropewalk.charts[0].query === 'pdisk.utilisation[utilisation>=95%][pdisk]'");
+    browser.until(
+        "[...ropewalk.charts[0].rows.values()].sort((a, b) => b.total - a.total)[0]?.name === 'pdisk2'",
+    );
+}
+
+/// A run of fio that ends: the page shows as many operations, and its latencies within a bucket of the histogram.
+fn counted_as_by_fio(browser: &Browser, port: u16, file: &Path) {
+    let output = Command::new("fio")
+        .args([
+            "--name=counted",
+            "--rw=write",
+            "--bs=16k",
+            "--size=640k",
+            "--fsync=1",
+            "--output-format=json",
+        ])
+        .arg(format!("--filename={}", file.display()))
+        .output()
+        .unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (told, name) = (&told["jobs"][0], file.file_name().unwrap().to_str().unwrap());
+    browser.open(&format!("http://127.0.0.1:{port}/?fio#q=file.ops%5Bfile%3D/{name}%5D%5Bop%5D&span=300"));
+    let row = |op: &str| {
+        format!("[...(ropewalk.charts[0]?.rows.values() ?? [])].find((row) => row.name === '{op}')")
+    };
+    let (syncs, writes) =
+        (told["sync"]["total_ios"].as_f64().unwrap(), told["write"]["total_ios"].as_f64().unwrap());
+    browser.until(&format!("{}?.total >= {syncs}", row("fsync")));
+    let shown = |op: &str, of: &str| browser.js(&format!("return {}.{of}", row(op))).as_f64().unwrap();
+    assert_eq!((shown("fsync", "total"), shown("write", "total")), (syncs, writes));
+    for (percentile, of) in [("50.000000", "p50_us"), ("99.000000", "p99_us")] {
+        let fio = told["sync"]["lat_ns"]["percentile"][percentile].as_f64().unwrap() / 1e3;
+        let ours = shown("fsync", of);
+        println!("fsync {of}: fio {fio:.0}, the page below {ours:.0}; {syncs} of them");
+        // The end of a bucket, each at most half as long again as the one before; fio measures from outside.
+        assert!(
+            ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5,
+            "{of}: fio says {fio} us, the page below {ours} us"
+        );
+    }
 }
 
 /// A minute of 16 processes, as lines and as a heat map; and a day, with a new name every ten seconds.

@@ -1,12 +1,13 @@
 //! Under which name that is gone inodes were known last: for who asks afterwards which file it was. Kept for people alone: nothing
 //! of the namespace depends on it, nobody waits for it, and it may be a name more (of a change that was not committed) or, after a
 //! crash, some names less. The newest [`NAMES_MAX`] are remembered; a file beside the store lets them outlive the process.
+//! A manager that follows another one remembers what it sees that one remove: whoever takes over knows the names.
 //!
 //! The file: for each name a CRC-32C of what follows, the length of the name (2 bytes), file system (4), inode (8), directory (8), the
 //! name; numbers are little-endian. What does not fit ends it. A full file becomes the old one, of which there is one.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
@@ -17,6 +18,11 @@ use std::{
 use base::{FsId, InodeNo};
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
+
+use crate::{
+    keys::EntryRecord,
+    store::{Changes, Read, open_record},
+};
 
 /// Names that are remembered: some 10 MiB.
 const NAMES_MAX: usize = 1 << 16;
@@ -96,6 +102,28 @@ pub(crate) fn note(fs: FsId, ino: InodeNo, dir: InodeNo, name: &[u8]) {
     }
 }
 
+/// What another manager, which this one follows, has removed: entries whose inode the changes give no other.
+pub(crate) fn note_followed(before: &dyn Read, changes: &Changes) {
+    let of = |key: &[u8]| {
+        let fs = u32::from_be_bytes(*key.strip_prefix(b"d")?.first_chunk()?);
+        let dir = u64::from_be_bytes(*key.get(5..)?.first_chunk()?);
+        Some((FsId(fs), InodeNo(dir)))
+    };
+    let entries = || changes.iter().filter_map(|(key, value)| Some((of(key)?, key, value)));
+    let decoded = |key: &[u8], value: &[u8]| open_record::<EntryRecord>(key, value).ok();
+    let named = entries().filter_map(|(_, key, value)| Some(decoded(key, value.as_ref()?)?.ino));
+    let named: HashSet<InodeNo> = named.collect();
+    for ((fs, dir), key, _) in entries() {
+        // What cannot be read is not known.
+        let Some(entry) = before.get(key).ok().flatten().and_then(|value| decoded(key, &value)) else {
+            continue;
+        };
+        if !named.contains(&entry.ino) {
+            note(fs, entry.ino, dir, &entry.name);
+        }
+    }
+}
+
 /// The last name of an inode that has none, and the directory that it was in.
 pub(crate) fn of(fs: FsId, ino: InodeNo) -> Option<(InodeNo, Vec<u8>)> {
     LAST.lock().names.get(&(fs, ino)).cloned()
@@ -162,7 +190,45 @@ fn cut(place: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use wire::mgr::FileKind;
+
     use super::*;
+    use crate::{
+        keys::entry_key,
+        store::{RedbStore, Store as _, seal_record},
+    };
+
+    #[test]
+    fn who_follows_remembers_what_another_one_removes() {
+        let (fs, dir) = (FsId(4011), InodeNo(1));
+        let entry = |cookie, ino, name: &str| {
+            let record =
+                EntryRecord { name: name.as_bytes().to_vec(), ino: InodeNo(ino), kind: FileKind::File };
+            let key = entry_key(fs, dir, cookie);
+            let value = seal_record(&key, &record);
+            (key, Some(value))
+        };
+        let place = tempfile::tempdir().unwrap();
+        let store = RedbStore::create(&place.path().join("table"), 1 << 20).unwrap();
+        let before =
+            [entry(1, 71, "kept"), entry(2, 72, "gone"), entry(3, 73, "moved"), entry(4, 74, "lost")];
+        store.commit(&before.into()).unwrap();
+        let changes = [
+            (entry_key(fs, dir, 2), None),
+            (entry_key(fs, dir, 3), None),
+            entry(4, 73, "lost"), // the moved one has its place
+            entry(5, 75, "new"),
+            (entry_key(fs, dir, 6), None),
+            (b"d".to_vec(), None),
+            (b"i1".to_vec(), None),
+        ];
+        note_followed(&*store.snapshot().unwrap(), &changes.into());
+        let name = |ino| of(fs, InodeNo(ino)).map(|(_, name)| String::from_utf8(name).unwrap());
+        assert_eq!(
+            [71, 72, 73, 74, 75].map(name),
+            [None, Some("gone".into()), None, Some("lost".into()), None]
+        );
+    }
 
     #[test]
     fn names_outlive_a_torn_end_and_the_oldest_go() {

@@ -1,11 +1,14 @@
 //! Statistics of one pdisk in the process's registry: latency, strips and bytes by operation, commits,
 //! and the events that an administrator must hear of. Handles are looked up once, when it is opened.
 
-use std::time::Instant;
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
 
 use base::{
     PdiskId,
-    stats::{self, Counter, Gauge, Histogram},
+    stats::{self, Brought, Counter, Gauge, Histogram, Utilisation},
 };
 use parking_lot::Mutex;
 
@@ -32,10 +35,7 @@ struct OpStats {
 /// The handles of one pdisk.
 pub(crate) struct Stats {
     ops: Vec<OpStats>,
-    /// Batches under way, and up to when the time with one is counted.
-    under_way: Mutex<(u32, Instant)>,
-    busy: Counter,
-    queued: Gauge,
+    at_work: Arc<AtWork>,
     /// From the first record of a group being taken up to its waiters being answered.
     pub commit: Histogram,
     pub commit_records: Counter,
@@ -52,6 +52,61 @@ pub(crate) struct Stats {
     pub lost: Counter,
 }
 
+/// The time in which there was a batch to do.
+struct AtWork {
+    now: Mutex<UnderWay>,
+    busy: Counter,
+    utilisation: Utilisation,
+    queued: Gauge,
+}
+
+struct UnderWay {
+    batches: u32,
+    /// Up to when the time with one is counted.
+    counted: Instant,
+    /// Of it, microseconds since utilisation was told last ...
+    busy_us: u64,
+    /// ... which was then.
+    told: Instant,
+}
+
+impl AtWork {
+    /// So many batches more, or less, are under way from now on.
+    fn step(&self, change: i32) -> Instant {
+        let mut of = self.now.lock();
+        let now = Instant::now();
+        of.count(now, &self.busy);
+        of.batches = of.batches.saturating_add_signed(change);
+        self.queued.set(of.batches.into());
+        now
+    }
+}
+
+impl UnderWay {
+    fn count(&mut self, now: Instant, busy: &Counter) {
+        if self.batches == 0 {
+            self.counted = now;
+            return;
+        }
+        let us = now.duration_since(self.counted).as_micros() as u64;
+        busy.add(us);
+        self.busy_us += us;
+        // What is less than a microsecond counts the next time.
+        self.counted += Duration::from_micros(us);
+    }
+}
+
+impl Brought for AtWork {
+    fn up_to_date(&self) {
+        let mut of = self.now.lock();
+        let now = Instant::now();
+        of.count(now, &self.busy);
+        let busy_us = std::mem::take(&mut of.busy_us);
+        let since = now.duration_since(std::mem::replace(&mut of.told, now));
+        self.utilisation.add(busy_us, since.as_micros() as u64);
+    }
+}
+
 impl Stats {
     pub fn new(pdisk: PdiskId) -> Stats {
         let id = pdisk.to_string();
@@ -66,11 +121,18 @@ impl Stats {
         };
         let counter = |name| stats::counter(name, &mine);
         let histogram = |name| stats::histogram(name, &mine);
+        let now = Instant::now();
+        let at_work = Arc::new(AtWork {
+            now: Mutex::new(UnderWay { batches: 0, counted: now, busy_us: 0, told: now }),
+            busy: counter("pdisk_busy_microseconds"),
+            utilisation: stats::utilisation("pdisk_utilisation", &mine),
+            queued: stats::gauge("pdisk_queued", &mine),
+        });
+        let brought: Weak<AtWork> = Arc::downgrade(&at_work);
+        stats::bring_up_to_date(brought);
         Stats {
             ops: OPS.iter().map(op).collect(),
-            under_way: Mutex::new((0, Instant::now())),
-            busy: counter("pdisk_busy_microseconds"),
-            queued: stats::gauge("pdisk_queued", &mine),
+            at_work,
             commit: histogram("pdisk_commit_seconds"),
             commit_records: counter("pdisk_commit_records"),
             commit_bytes: counter("pdisk_commit_bytes"),
@@ -85,19 +147,7 @@ impl Stats {
 
     /// A batch begins; it ends when what is returned is dropped.
     pub fn begin(&self) -> Begun<'_> {
-        Begun { stats: self, start: self.step(1) }
-    }
-
-    /// So many batches more, or less, are under way from now on.
-    fn step(&self, change: i32) -> Instant {
-        let mut under_way = self.under_way.lock();
-        let now = Instant::now();
-        if under_way.0 > 0 {
-            self.busy.add(now.duration_since(under_way.1).as_micros() as u64);
-        }
-        *under_way = (under_way.0.saturating_add_signed(change), now);
-        self.queued.set(under_way.0.into());
-        now
+        Begun { stats: self, start: self.at_work.step(1) }
     }
 }
 
@@ -119,6 +169,6 @@ impl Begun<'_> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.stats.step(-1);
+        self.stats.at_work.step(-1);
     }
 }

@@ -1,4 +1,5 @@
-//! Counters and gauges: one atomic number each, alone on its cache line, shared by all handles.
+//! Counters and gauges: one atomic number each, alone on its cache line, shared by all handles. How much of its time a thing
+//! was in use: two.
 
 use std::sync::{
     Arc,
@@ -49,5 +50,23 @@ impl Gauge {
     /// The value now.
     pub fn get(&self) -> i64 {
         self.0.0.load(Relaxed)
+    }
+}
+
+/// How much of its time a thing was in use, or of its rate: of a CPU, a pdisk, a link. Clones count into the same cell.
+#[derive(Clone, Debug, Default)]
+pub struct Utilisation(Arc<(AtomicU64, AtomicU64)>);
+
+impl Utilisation {
+    /// Of so much that was possible since it was said last, so much was used.
+    pub fn add(&self, used: u64, possible: u64) {
+        self.0.0.fetch_add(used, Relaxed);
+        self.0.1.fetch_add(possible, Relaxed);
+    }
+
+    /// The share since it was asked last, 0 to 1; none if nothing was said.
+    pub(super) fn take(&self) -> Option<f64> {
+        let (used, possible) = (self.0.0.swap(0, Relaxed), self.0.1.swap(0, Relaxed));
+        (possible > 0).then(|| (used as f64 / possible as f64).min(1.0))
     }
 }

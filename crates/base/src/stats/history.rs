@@ -5,7 +5,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, LazyLock, Once},
+    sync::{Arc, LazyLock, Once, Weak},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -31,7 +31,8 @@ pub enum Gain {
     Counter(u64),
     /// A gauge's value at the end; 0 is left out. Of several seconds the sum of their values.
     Gauge(i64),
-    /// A histogram's new events.
+    /// A histogram's new events. Of [`Utilisation`](super::Utilisation) one event in each second, in the bucket of the share
+    /// ([`utilisation_bucket`]): of several seconds nothing is averaged.
     Histogram(Amount),
 }
 
@@ -82,6 +83,11 @@ impl History {
         self.shrink();
     }
 
+    /// Not always the oldest: the system's clock may have been set back meanwhile.
+    fn first(&self) -> Option<u64> {
+        self.seconds.iter().map(|(at, _)| *at).min()
+    }
+
     fn shrink(&mut self) {
         while self.seconds.len() > SECONDS_MAX || self.kept.bytes > self.kept.bytes_max {
             let Some((_, bytes)) = self.seconds.pop_front() else { break };
@@ -104,9 +110,9 @@ pub fn memory_max() -> u64 {
     (HISTORY.lock().kept.bytes_max + recorders) as u64
 }
 
-/// The end of the oldest second that is kept.
+/// The end of the first second that is kept: whatever of it and later ones is known stands here.
 pub fn first() -> Option<u64> {
-    HISTORY.lock().seconds.front().map(|(at, _)| *at)
+    HISTORY.lock().first()
 }
 
 /// What is kept now.
@@ -121,6 +127,29 @@ pub fn seconds(after: u64, to: u64) -> impl Iterator<Item = Second> {
     let encoded: Vec<Arc<[u8]>> = of.map(|(_, bytes)| Arc::clone(bytes)).collect();
     // Our own bytes: none is left out.
     encoded.into_iter().filter_map(|bytes| postcard::from_bytes(&bytes).ok())
+}
+
+/// Buckets of utilisation: 5 % each.
+pub const UTILISATION_BUCKETS: u64 = 20;
+
+/// The bucket of a share in percent; all of it is in the last.
+pub fn utilisation_bucket(percent: f64) -> u64 {
+    ((percent.max(0.0) / 100.0 * UTILISATION_BUCKETS as f64) as u64).min(UTILISATION_BUCKETS - 1)
+}
+
+/// What changes while nobody counts, such as how long something has been under way.
+pub trait Brought: Send + Sync {
+    /// Counts what there is up to now. It is quick, and waits for nobody.
+    fn up_to_date(&self);
+}
+
+static BROUGHT: Mutex<Vec<Weak<dyn Brought>>> = Mutex::new(Vec::new());
+
+/// Brings this up to date before each second is closed, as long as it lives.
+pub fn bring_up_to_date(what: Weak<dyn Brought>) {
+    let mut brought = BROUGHT.lock();
+    brought.retain(|what| what.strong_count() > 0);
+    brought.push(what);
 }
 
 /// Begins to keep history in this process; further calls change nothing.
@@ -167,6 +196,7 @@ impl Closing {
 
     fn close(&mut self, at: u64) {
         let (begun, cpu) = (Instant::now(), cost::thread_cpu());
+        BROUGHT.lock().iter().filter_map(Weak::upgrade).for_each(|what| what.up_to_date());
         let elapsed = begun - std::mem::replace(&mut self.last, begun);
         let mut recording = Duration::ZERO;
         let mut all = Vec::new();
@@ -223,6 +253,10 @@ impl Last {
                 let gained = now.wrapping_sub(std::mem::replace(&mut self.count, now));
                 (gained > 0).then_some(Gain::Counter(gained))
             }
+            registry::Cell::Utilisation(utilisation) => {
+                let bucket = utilisation_bucket(utilisation.take()? * 100.0) as u8;
+                Some(Gain::Histogram(Amount { ops: 1, latency: vec![(bucket, 1)], ..Amount::default() }))
+            }
             registry::Cell::Histogram(histogram) => {
                 let sum_ns = histogram.sum_ns();
                 if sum_ns == self.sum_ns {
@@ -247,7 +281,7 @@ impl Last {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Registry, operations::latency_bucket};
+    use crate::stats::{Form, Registry, operations::latency_bucket};
 
     #[test]
     fn a_series_gains_what_was_counted_since() {
@@ -277,6 +311,35 @@ mod tests {
     }
 
     #[test]
+    fn a_thing_in_use_is_one_event_in_the_bucket_of_its_share() {
+        let registry = Registry::new();
+        let of = |cpu: &str| registry.utilisation("cpu_utilisation", "", &[("cpu", cpu)]).unwrap();
+        let gained = || -> Vec<u8> {
+            let bucket = |gain: Gain| match gain {
+                Gain::Histogram(amount) => {
+                    assert_eq!((amount.ops, amount.latency.len()), (1, 1));
+                    amount.latency[0].0
+                }
+                other => panic!("{other:?}"),
+            };
+            registry.gains().into_iter().map(|(_, gain)| bucket(gain)).collect()
+        };
+        of("0").add(0, 1_000_000);
+        of("1").add(330_000, 500_000);
+        of("1").add(340_000, 500_000);
+        of("2").add(1_000_001, 1_000_000);
+        assert_eq!(gained(), [0, 13, 19]);
+        // Who says nothing is not idle, but unknown.
+        of("1").add(49_999, 1_000_000);
+        assert_eq!(gained(), [0]);
+        assert_eq!([0.0, 4.99, 5.0, 99.9, 100.0, 250.0].map(utilisation_bucket), [0, 0, 1, 19, 19, 19]);
+        // A counter of what was used is all that others see.
+        assert!(
+            registry.snapshot().families.is_empty() && registry.prometheus_text(Form::Prometheus).is_empty()
+        );
+    }
+
+    #[test]
     fn old_seconds_go_by_number_and_by_bytes() {
         let mut history =
             History { seconds: VecDeque::new(), kept: Kept { bytes_max: 1 << 20, ..Kept::default() } };
@@ -287,6 +350,10 @@ mod tests {
         assert_eq!(history.seconds.front().unwrap().0, SECONDS_MAX as u64);
         history.push(9999, vec![0; (1 << 20) - 25].into());
         assert_eq!((history.kept.seconds, history.kept.bytes), (3, (1 << 20) - 5));
+        // The clock is set back: that is where it begins now.
+        assert_eq!(history.first(), Some(2 * SECONDS_MAX as u64 - 2));
+        history.push(17, vec![0; 5].into());
+        assert_eq!(history.first(), Some(17));
     }
 
     #[test]

@@ -236,6 +236,31 @@ impl Table {
     }
 }
 
+/// What keys are hashed with, drawn anew by each process: nobody can choose files that share a set. Every operation is hashed, so it
+/// is a few multiplications, no more.
+struct Seed([u64; 4]);
+
+impl Seed {
+    fn new() -> Seed {
+        let state = RandomState::new();
+        Seed([0, 1, 2, 3].map(|n| state.hash_one(n)))
+    }
+
+    fn hash(&self, key: &Key) -> u64 {
+        let [a, b, c, d] = self.0;
+        let owner = u64::from(key.fs) << 32 | u64::from(key.user);
+        let what = u64::from(key.op) << 16 | u64::from(key.class) << 8 | u64::from(key.size);
+        let place = u64::from(key.place) << 32 | what;
+        folded(folded(key.session ^ a, key.inode ^ b) ^ c, folded(owner ^ b, place ^ c) ^ d)
+    }
+}
+
+/// Both halves of a product.
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
 fn set_of(hash: u64) -> usize {
     hash as usize % SETS
 }
@@ -260,7 +285,7 @@ pub struct Recorder {
     shards: Box<[Shard]>,
     /// Empty; changes places with each shard when it is closed.
     spare: Mutex<Table>,
-    seed: RandomState,
+    seed: Seed,
 }
 
 /// One key of one second.
@@ -324,7 +349,7 @@ impl Recorder {
             names,
             shards: (0..shards).map(|_| Shard(Mutex::new(Table::new()))).collect(),
             spare: Mutex::new(Table::new()),
-            seed: RandomState::new(),
+            seed: Seed::new(),
         }
     }
 
@@ -338,7 +363,7 @@ impl Recorder {
         let mut table = self.shards[shard_of_thread() % self.shards.len()].0.lock();
         table.recorded += 1;
         let timed = table.recorded.is_multiple_of(TIMED_ONE_IN).then(cost::thread_cpu);
-        let hash = self.seed.hash_one(key);
+        let hash = self.seed.hash(&key);
         table.add(&key, hash, bytes, ns);
         if let Some(begun) = timed {
             table.timed += cost::since(begun);
@@ -379,7 +404,7 @@ impl Recorder {
             other.entry(key.op).or_insert(Cells::NONE).merge(&cells);
         }
         let row = |(key, (cells, less)): (Key, (Cells, u64))| {
-            let missed = floors[set_of(self.seed.hash_one(key))] - less;
+            let missed = floors[set_of(self.seed.hash(&key))] - less;
             Row { key, amount: cells.amount(), missed }
         };
         let amounts = |by_op: BTreeMap<u8, Cells>| by_op.into_iter().map(|(op, cells)| (op, cells.amount()));

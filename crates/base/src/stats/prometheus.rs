@@ -21,7 +21,8 @@ pub enum Form {
 
 pub(super) fn text(inner: &Inner, form: Form) -> String {
     let mut out = String::new();
-    for (name, family) in &inner.families {
+    // Utilisation is the rate of a counter that is there: whoever asks Prometheus has it.
+    for (name, family) in inner.families.iter().filter(|(_, family)| family.kind != Kind::Utilisation) {
         // Writing to a String cannot fail.
         let _ = write_family(&mut out, name, family, form);
     }
@@ -49,7 +50,7 @@ pub(super) fn sample_name(family: &str, kind: Kind) -> String {
 fn write_family(out: &mut String, name: &str, family: &Family, form: Form) -> std::fmt::Result {
     let kind = match family.kind {
         Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
+        Kind::Gauge | Kind::Utilisation => "gauge",
         Kind::Histogram => "histogram",
     };
     let (stem, divisor) = in_base_units(name);
@@ -77,6 +78,7 @@ fn write_family(out: &mut String, name: &str, family: &Family, form: Form) -> st
             Cell::Gauge(gauge) => {
                 writeln!(out, "{name}{} {}", braced(&labels), divided(gauge.get().into(), divisor))?;
             }
+            Cell::Utilisation(_) => {}
             Cell::Histogram(histogram) => {
                 let snapshot = histogram.snapshot();
                 let comma = if labels.is_empty() { "" } else { "," };

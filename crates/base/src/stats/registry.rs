@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
-    cells::{Counter, Gauge},
+    cells::{Counter, Gauge, Utilisation},
     histogram::Histogram,
     history::{Gain, Last},
     prometheus::{self, Form},
@@ -43,6 +43,8 @@ pub enum Kind {
     Gauge,
     /// Latencies.
     Histogram,
+    /// Shares of their time, or of their rate, in which things were in use: kept by second, and seen in the history alone.
+    Utilisation,
 }
 
 /// Why a handle was refused: always a mistake in our own code.
@@ -104,6 +106,7 @@ pub(super) enum Cell {
     Counter(Counter),
     Gauge(Gauge),
     Histogram(Histogram),
+    Utilisation(Utilisation),
 }
 
 impl Cell {
@@ -112,6 +115,7 @@ impl Cell {
             Kind::Counter => Cell::Counter(Counter::default()),
             Kind::Gauge => Cell::Gauge(Gauge::default()),
             Kind::Histogram => Cell::Histogram(Histogram::default()),
+            Kind::Utilisation => Cell::Utilisation(Utilisation::default()),
         }
     }
 }
@@ -190,10 +194,24 @@ impl Registry {
         })
     }
 
+    /// How much of its time the thing of these labels was in use.
+    pub fn utilisation(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Result<Utilisation, StatsError> {
+        self.look_up(Kind::Utilisation, name, help, labels, |cell| match cell {
+            Cell::Utilisation(utilisation) => Some(utilisation.clone()),
+            _ => None,
+        })
+    }
+
     /// Everything as it stands, for `status --json`.
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.read();
-        let families = inner.families.iter().map(|(name, family)| ((*name).to_owned(), family.snapshot()));
+        let families = inner.families.iter().filter(|(_, family)| family.kind != Kind::Utilisation);
+        let families = families.map(|(name, family)| ((*name).to_owned(), family.snapshot()));
         Snapshot { families: families.collect(), refused: inner.refused.iter().cloned().collect() }
     }
 
@@ -273,7 +291,7 @@ impl Registry {
         }
         let per_family_max = match kind {
             Kind::Histogram => HISTOGRAM_SERIES_PER_FAMILY_MAX,
-            Kind::Counter | Kind::Gauge => SERIES_PER_FAMILY_MAX,
+            Kind::Counter | Kind::Gauge | Kind::Utilisation => SERIES_PER_FAMILY_MAX,
         };
         let full = family.series.len() >= per_family_max
             || inner.series >= SERIES_MAX
@@ -349,13 +367,14 @@ impl Family {
     }
 
     fn snapshot(&self) -> FamilySnapshot {
-        let series = self.series.iter().map(|(values, series)| SeriesSnapshot {
-            labels: self.labels(values),
-            value: match &series.cell {
+        let series = self.series.iter().filter_map(|(values, series)| {
+            let value = match &series.cell {
                 Cell::Counter(counter) => SeriesValue::Counter(counter.get()),
                 Cell::Gauge(gauge) => SeriesValue::Gauge(gauge.get()),
                 Cell::Histogram(histogram) => SeriesValue::Histogram(histogram.into()),
-            },
+                Cell::Utilisation(_) => return None,
+            };
+            Some(SeriesSnapshot { labels: self.labels(values), value })
         });
         FamilySnapshot { kind: self.kind, help: self.help.to_owned(), series: series.collect() }
     }

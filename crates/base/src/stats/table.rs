@@ -50,17 +50,25 @@ impl Statistic {
         STATISTICS.iter().find(|statistic| statistic.name == name)
     }
 
-    /// Whether latencies are known.
-    pub fn has_latency(&self) -> bool {
-        self.kind == Kind::Histogram
+    /// The dimension of which every second holds a distribution, if there is one.
+    pub fn distribution(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Histogram => Some("latency"),
+            Kind::Utilisation => Some("utilisation"),
+            Kind::Counter | Kind::Gauge => None,
+        }
+    }
+
+    /// Whether its figures are not summed over time: of some seconds their mean is shown.
+    pub fn is_level(&self) -> bool {
+        matches!(self.kind, Kind::Gauge | Kind::Utilisation)
     }
 
     /// All of its dimensions.
     pub fn all_dimensions(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let latency = self.has_latency().then_some("latency");
         let derived =
             DERIVED.iter().filter(|(_, from)| self.dimensions.contains(from)).map(|(name, _)| *name);
-        self.dimensions.iter().copied().chain(derived).chain(["process"]).chain(latency)
+        self.dimensions.iter().copied().chain(derived).chain(["process"]).chain(self.distribution())
     }
 }
 
@@ -117,7 +125,7 @@ const fn family(
     Statistic { name, family, kind, source: Source::Family, unit, dimensions: labels, labels, meaning }
 }
 
-use Kind::{Counter, Gauge, Histogram};
+use Kind::{Counter, Gauge, Histogram, Utilisation};
 use Measure::{Bytes, Operations};
 
 const FILE: &[&str] = &["client", "fs", "file", "user", "class", "op", "size", "offset"];
@@ -145,6 +153,7 @@ pub static STATISTICS: &[Statistic] = &[
     family(Counter, "nsd.rebuilt_bytes", "nsd_rebuilt_bytes", "bytes", &["pdisk"], "Bytes of strips made anew on a pdisk, or moved to it: rebuild, drain, rebalance, catching up"),
     family(Counter, "nsd.scrubbed_bytes", "nsd_scrubbed_bytes", "bytes", &[], "Bytes that scrub read and compared"),
     family(Counter, "nsd.scrubbed_stripes", "nsd_scrubbed_stripes", "stripes", &["outcome"], "Stripes that scrub looked at (proved), what it found wrong with them (found), strips it made anew (repaired)"),
+    family(Utilisation, "pdisk.utilisation", "pdisk_utilisation", "pdisks", &["pdisk"], "How many pdisks had a batch to do for that share of a second"),
     family(Counter, "pdisk.busy_us", "pdisk_busy_microseconds", "microseconds", &["pdisk"], "Time in which a pdisk had a batch to do: a million a second is always"),
     family(Gauge, "pdisk.queued", "pdisk_queued", "batches", &["pdisk"], "Batches that are begun and not answered, at the end of the second"),
     family(Histogram, "pdisk.ops", "pdisk_op_seconds", "batches", &["pdisk", "op"], "Latency of batches, by operation"),
@@ -180,6 +189,8 @@ pub static STATISTICS: &[Statistic] = &[
     family(Counter, "process.cpu_us", "process_cpu_microseconds", "microseconds", &["mode"], "CPU time of the process"),
     family(Gauge, "process.memory_bytes", "process_memory_bytes", "bytes", &["what"], "Memory of the process that is backed, and its swap"),
     family(Counter, "host.cpu_us", "host_cpu_microseconds", "microseconds", &["host", "mode"], "CPU time of all CPUs of a host; one process of each host counts it"),
+    family(Utilisation, "host.cpu_utilisation", "host_cpu_utilisation", "CPUs", &["host", "cpu"], "How many CPUs of hosts were at work for that share of a second; one process of each host tells it"),
+    family(Utilisation, "host.net_utilisation", "host_net_utilisation", "directions of links", &["host", "interface", "direction"], "How many network interfaces were used, in each direction, to that share of the speed that they tell; those that tell none are left out"),
     family(Gauge, "host.memory_bytes", "host_memory_bytes", "bytes", &["host", "what"], "Memory of a host; one process of each host tells it"),
     family(Counter, "host.net_bytes", "host_net_bytes", "bytes", &["host", "interface", "direction"], "Bytes through a host's network interfaces, of all programs; one process of each host counts them"),
     family(Counter, "log.lost_lines", "log_lost_lines", "lines", &[], "Lines of the log that could not be written"),
@@ -194,7 +205,7 @@ const INTRODUCTION: &str = "\
 What `ropewalk analytics query` can be asked, and what the metrics endpoint shows ([analytics](analytics.md)). Made from the table in
 `crates/base/src/stats/table.rs`; not written by hand (`ROPEWALK_UPDATE_DOCS=1 cargo test -p ropewalk-base --test statistics_doc`).
 
-Every statistic can be broken down and filtered by `process` as well, and by `latency` where the last column names it. Prometheus gets the names of the
+Every statistic can be broken down and filtered by `process` as well, and by `latency` or `utilisation` where the dimensions name it. Prometheus gets the names of the
 third column; of operations it gets the label `op` only.
 
 | statistic | unit | Prometheus | dimensions | what it counts |
@@ -205,9 +216,9 @@ third column; of operations it gets the label `op` only.
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for s in STATISTICS {
-        let prometheus = match s.family {
-            "" => "-".to_owned(),
-            family => format!("`{}`", sample_name(family, s.kind)),
+        let prometheus = match (s.family, s.kind) {
+            ("", _) | (_, Utilisation) => "-".to_owned(),
+            (family, kind) => format!("`{}`", sample_name(family, kind)),
         };
         let dimensions: Vec<&str> = s.all_dimensions().filter(|d| *d != "process").collect();
         let (name, unit, meaning) = (s.name, s.unit, s.meaning);

@@ -74,6 +74,12 @@ async fn open(
         ..manager::Options::default()
     };
     let (place, until) = (dir.data_of(own), Instant::now() + STORE_WAIT);
+    let follows = options.journal.is_some();
+    if follows {
+        // Before it is this one's turn: it remembers what another one removes meanwhile.
+        access::make_dir(&place).with_context(|| format!("create {}", place.display()))?;
+        manager::last_names::keep(&place);
+    }
     loop {
         if let Some(endpoint) = endpoint.filter(|_| dir.managers.known().len() > 1) {
             copy_if_none(dir, &place, endpoint).await?;
@@ -88,7 +94,9 @@ async fn open(
             }
             outcome => {
                 let manager = outcome.context("open the manager's store")?;
-                manager::last_names::keep(&place);
+                if !follows {
+                    manager::last_names::keep(&place);
+                }
                 return Ok(manager);
             }
         }

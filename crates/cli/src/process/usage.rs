@@ -2,18 +2,26 @@
 //! Of the processes of a host that share a cluster's directory one tells of the host: the one that holds a lock. When it
 //! ends another takes it. What cannot be read is left out.
 
-use std::{collections::HashMap, fs, path::PathBuf, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
-use base::stats::{Counter, counter, gauge};
+use base::stats::{Counter, Utilisation, counter, gauge, utilisation};
 
 use super::ident;
 use crate::cluster_dir::access;
 
-const EVERY: Duration = Duration::from_secs(1);
+/// When it looks: so long before each second is over, so that each has its own figures.
+const BEFORE_END: Duration = Duration::from_millis(100);
 /// Interfaces of a host that are told apart.
 const INTERFACES_MAX: usize = 64;
 /// Sums that are remembered: those of a host, and two for each interface.
 const SUMS_MAX: usize = 2 * INTERFACES_MAX + 8;
+/// CPUs and directions of links of a host that are told apart.
+const SHARES_MAX: usize = 1024;
 /// Who tells of the host, in the directory of histories.
 const LOCK: &str = "host.lock";
 
@@ -35,8 +43,15 @@ fn run(histories: &std::path::Path) {
         if let Some((_, host)) = &mut host {
             host.look();
         }
-        std::thread::sleep(EVERY);
+        std::thread::sleep(to_the_end());
     }
+}
+
+/// How long it is to a moment before the end of a second.
+fn to_the_end() -> Duration {
+    let of_second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    let left = Duration::from_nanos(1_000_000_000 - u64::from(of_second));
+    left.checked_sub(BEFORE_END).unwrap_or(left + Duration::from_secs(1) - BEFORE_END)
 }
 
 fn claim(histories: &std::path::Path) -> Option<fs::File> {
@@ -61,6 +76,51 @@ impl Sums {
             None => {} // a host may make interfaces without end
         }
     }
+}
+
+/// Sums that the system keeps of what is used of a thing, and what of it could have been.
+#[derive(Default)]
+struct Shares(HashMap<String, (Utilisation, u64, u64)>);
+
+impl Shares {
+    /// Both are sums since long ago.
+    fn now(&mut self, key: &str, used: u64, possible: u64, make: impl FnOnce() -> Utilisation) {
+        let room = self.0.len() < SHARES_MAX;
+        match self.0.get_mut(key) {
+            Some((share, last_used, last_possible)) => {
+                share.add(used.saturating_sub(*last_used), possible.saturating_sub(*last_possible));
+                (*last_used, *last_possible) = (used, possible);
+            }
+            None if room => drop(self.0.insert(key.to_owned(), (make(), used, possible))),
+            None => {}
+        }
+    }
+
+    /// So much more could have been used than when it was looked at last.
+    fn more(&mut self, key: &str, used: u64, more: u64, make: impl FnOnce() -> Utilisation) {
+        let last = self.0.get(key).map_or(0, |(_, _, possible)| *possible);
+        self.now(key, used, last + more, make);
+    }
+}
+
+/// Of each CPU in `/proc/stat`: its name, the ticks in which it was at work, all ticks. A guest's are in those of the user.
+fn cpus(stat: &str) -> impl Iterator<Item = (&str, u64, u64)> {
+    stat.lines().filter_map(|line| {
+        let (name, ticks) = line.split_once(' ')?;
+        let cpu = name.strip_prefix("cpu").filter(|number| !number.is_empty())?;
+        let ticks: Vec<u64> = ticks.split_whitespace().take(8).filter_map(|n| n.parse().ok()).collect();
+        let idle = ticks.get(3)? + ticks.get(4).unwrap_or(&0);
+        let all: u64 = ticks.iter().sum();
+        Some((cpu, all - idle, all))
+    })
+}
+
+/// Bytes a second that an interface can carry in each direction, if it tells.
+fn speed(interface: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    let megabits =
+        text.trim().parse::<u64>().ok().filter(|megabits| (1..u64::from(u32::MAX)).contains(megabits))?;
+    Some(megabits * 125_000)
 }
 
 /// Microseconds of a clock tick: the kernel shows hundredths on every architecture that we run on, whatever it counts by.
@@ -97,16 +157,26 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 struct Host {
     name: String,
     sums: Sums,
+    shares: Shares,
+    /// When it was looked at last.
+    looked: Instant,
 }
 
 impl Host {
     fn new() -> Host {
-        Host { name: ident::own_ident().host, sums: Sums::default() }
+        let name = ident::own_ident().host;
+        Host { name, sums: Sums::default(), shares: Shares::default(), looked: Instant::now() }
     }
 
     fn look(&mut self) {
         let host = self.name.as_str();
+        let now = Instant::now();
+        let since = now.duration_since(std::mem::replace(&mut self.looked, now));
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        for (cpu, busy, all) in cpus(&stat) {
+            let labels = [("host", host), ("cpu", cpu)];
+            self.shares.now(cpu, busy, all, || utilisation("host_cpu_utilisation", &labels));
+        }
         let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
         let modes = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
         for (mode, ticks) in modes.into_iter().zip(all) {
@@ -136,8 +206,34 @@ impl Host {
                     let labels = [("host", host), ("interface", interface), ("direction", direction)];
                     let key = format!("{interface} {direction}");
                     self.sums.now(&key, bytes, || counter("host_net_bytes", &labels));
+                    if let Some(speed) = speed(interface) {
+                        let could = (speed as f64 * since.as_secs_f64()) as u64;
+                        let make = || utilisation("host_net_utilisation", &labels);
+                        self.shares.more(&key, bytes, could, make);
+                    }
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_at_work_when_they_are_not_idle() {
+        let stat = "cpu  30 0 10 150 10 0 0 0 7 0\ncpu0 20 0 5 70 5 0 0 0 7 0\ncpu11 10 0 5 80 5 0 0 0 0 0\nintr 5\ncpu12 x\n";
+        let found: Vec<_> = cpus(stat).collect();
+        assert_eq!(found, [("0", 25, 100), ("11", 15, 100)]);
+    }
+
+    #[test]
+    fn it_looks_shortly_before_a_second_is_over() {
+        let left = to_the_end();
+        assert!(left <= Duration::from_secs(1), "{left:?}");
+        let looked = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left;
+        // Between the two looks at the clock a moment passes.
+        assert!((850..=999).contains(&looked.subsec_millis()), "{looked:?}");
     }
 }

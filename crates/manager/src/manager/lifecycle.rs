@@ -31,6 +31,7 @@ use crate::{
     event_log::EventLog,
     format,
     keys::{self, EndingRecord},
+    last_names,
     namespace::DirHash,
     scrub,
     store::{
@@ -106,7 +107,8 @@ impl Manager {
         let loses = options.loses_unflushed;
         let store: Arc<dyn Store> = match (&options.journal, &options.mirror) {
             (Some(Replicated { place, standing }), _) => {
-                let standing = Standing { lease: Some(stored_lease), ..standing.clone() };
+                let (lease, sees) = (Some(stored_lease as _), Some(last_names::note_followed as _));
+                let standing = Standing { lease, sees, ..standing.clone() };
                 Arc::new(ReplicatedStore::open_as(&path, cache, place, &standing)?)
             }
             (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, mirror, loses)?),

@@ -20,6 +20,7 @@ use crate::{
     args::{Time, When},
     cluster_dir::ClusterDir,
     link::Link,
+    output,
 };
 
 /// Which time is asked about, seconds.
@@ -420,10 +421,15 @@ impl Watch {
                     known.push(shown);
                 }
             }
-            bail!(
-                "no {dimension} {path:?} was used in that time; the first of those that were: {}",
-                known.join(", ")
-            );
+            let (known, apart) = (output::visible(&known.join(", ")), answer.coverage());
+            if apart < 1.0 {
+                bail!(
+                    "no {dimension} {path:?} was told apart in that time, as {:.1} % of the operations were; if it was used it is \
+                     in (others): ask for less time. The first of those that were: {known}",
+                    apart * 100.0
+                );
+            }
+            bail!("no {dimension} {path:?} was used in that time; the first of those that were: {known}");
         }
         Ok(found)
     }

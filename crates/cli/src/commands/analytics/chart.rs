@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use base::stats;
+use base::stats::UTILISATION_BUCKETS;
 use serde_json::{Value, json};
 use wire::mgr::{MgrReply, MgrRequest};
 
@@ -19,7 +19,7 @@ pub fn json(found: &Found) -> Value {
     let axis = query.breakdowns.first().copied().filter(|d| analytics::is_ordered(d));
     value["chart"] = json!({
         "statistic": query.statistic.name,
-        "level": query.statistic.kind == stats::Kind::Gauge,
+        "level": query.statistic.is_level(),
         "filters": query.filters.iter().map(filter).collect::<Vec<_>>(),
         "breakdowns": query.breakdowns,
         "dimensions": dimensions,
@@ -35,23 +35,15 @@ pub fn json(found: &Found) -> Value {
         let numbers = rows.iter().filter_map(|row| row["bucket"].as_u64());
         let (low, high) = numbers.fold((u64::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
         if low <= high {
-            let name = |bucket| (bucket, begins(axis, bucket));
-            let starts: BTreeMap<u64, String> = (low..=high + 1).map(name).collect();
+            // Of shares the whole range is shown, and nothing lies above it.
+            let (low, high) =
+                if axis == "utilisation" { (0, UTILISATION_BUCKETS - 1) } else { (low, high + 1) };
+            let name = |bucket| (bucket, figures::begins(axis, bucket));
+            let starts: BTreeMap<u64, String> = (low..=high).map(name).collect();
             value["chart"]["starts"] = json!(starts);
         }
     }
     value
-}
-
-/// Where a bucket begins, as a query takes it.
-fn begins(axis: &str, bucket: u64) -> String {
-    match axis {
-        "latency" => figures::latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
-        _ if bucket == 0 => "none".to_owned(),
-        "offset" if bucket == 1 => "0".to_owned(),
-        "offset" => base::ByteSize(1 << (bucket - 2).min(63)).to_string(),
-        _ => base::ByteSize(1 << (bucket - 1).min(63)).to_string(),
-    }
 }
 
 /// What happened to the cluster, oldest first.

@@ -1,4 +1,12 @@
-//! Figures for people: latencies, amounts, rates.
+//! Figures for people: latencies, shares, amounts, rates.
+
+use std::collections::BTreeMap;
+
+use analytics::{quantile_bucket, quantile_ns};
+use base::{
+    ByteSize,
+    stats::{self, UTILISATION_BUCKETS},
+};
 
 /// Nanoseconds for people, never shorter than they are: what is shown of a bucket's beginning lies in the bucket.
 pub fn latency(ns: u64) -> String {
@@ -17,6 +25,27 @@ pub fn latency(ns: u64) -> String {
     let scale = 10u64.pow(decimals);
     let up = (u128::from(ns) * u128::from(scale)).div_ceil(u128::from(unit)) as f64 / scale as f64;
     format!("{up:.*}{name}", decimals as usize)
+}
+
+/// A value of an ordered dimension for people, and as a query takes it: where its bucket begins.
+pub fn begins(dimension: &str, bucket: u64) -> String {
+    match dimension {
+        "latency" => latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
+        "utilisation" => format!("{}%", bucket.min(UTILISATION_BUCKETS) * (100 / UTILISATION_BUCKETS)),
+        _ if bucket == 0 => "none".to_owned(),
+        "offset" if bucket == 1 => "0".to_owned(),
+        "offset" => ByteSize(1 << (bucket - 2).min(63)).to_string(),
+        _ => ByteSize(1 << (bucket - 1).min(63)).to_string(),
+    }
+}
+
+/// What a share `q` of a distribution did not exceed, for people: the end of its bucket.
+pub fn quantile(dimension: &str, buckets: &BTreeMap<u8, u64>, q: f64) -> String {
+    let found = match dimension {
+        "utilisation" => quantile_bucket(buckets, q).map(|bucket| begins(dimension, u64::from(bucket) + 1)),
+        _ => quantile_ns(buckets, q).map(latency),
+    };
+    found.unwrap_or_else(|| "-".to_owned())
 }
 
 /// A figure of that unit for people.

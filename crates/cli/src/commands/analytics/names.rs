@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use analytics::Value;
 use anyhow::{Result, bail};
-use base::{ByteSize, FsId, InodeNo};
+use base::{FsId, InodeNo};
 use serde::{Deserialize, Serialize};
 use wire::{
     map::PdiskEntry,
@@ -248,12 +248,8 @@ impl Names {
                 let place = self.pdisks.get(pdisk).map(|place| place.called(dimension));
                 place.filter(|name| !name.is_empty()).unwrap_or("(unknown)").to_owned()
             }
-            ("size" | "offset", Value::Number(0)) => "none".to_owned(),
-            ("offset", Value::Number(1)) => "0".to_owned(),
-            ("offset", Value::Number(octave)) => ByteSize(1 << (octave - 2).min(63)).to_string(),
-            ("size", Value::Number(octave)) => ByteSize(1 << (octave - 1).min(63)).to_string(),
-            ("latency", Value::Number(bucket)) => {
-                figures::latency(base::stats::latency_start(usize::try_from(*bucket).unwrap_or(usize::MAX)))
+            (ordered, Value::Number(bucket)) if analytics::is_ordered(ordered) => {
+                figures::begins(ordered, *bucket)
             }
             ("peer", Value::Text(label)) => {
                 let node = self.nodes.iter().find(|(known, _)| known == label);
@@ -315,6 +311,11 @@ mod tests {
         for bucket in 1..base::stats::LATENCY_BUCKETS as u64 {
             let shown = names.show("latency", &Value::Number(bucket));
             let query = Query::parse(&format!("file.ops[latency={shown}]")).unwrap();
+            assert_eq!(query.filters[0].wanted[0].bucket, bucket, "{shown}");
+        }
+        for bucket in 0..base::stats::UTILISATION_BUCKETS {
+            let shown = names.show("utilisation", &Value::Number(bucket));
+            let query = Query::parse(&format!("pdisk.utilisation[utilisation={shown}]")).unwrap();
             assert_eq!(query.filters[0].wanted[0].bucket, bucket, "{shown}");
         }
         for octave in 0..60 {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use analytics::{AnswerRow, quantile_ns};
+use analytics::{AnswerRow, quantile_bucket, quantile_ns};
 use base::{
-    stats::Kind,
+    stats::{Kind, UTILISATION_BUCKETS},
     when::{date_time, time_of_day},
 };
 use serde_json::{Value, json};
 
 use super::{
     ask::{Found, Process},
-    figures::{amount, latency, rate},
+    figures::{amount, quantile, rate},
 };
 use crate::output::{self, end_of};
 
@@ -54,15 +54,18 @@ pub fn text(found: &Found) -> String {
 
 fn by_value(found: &Found) -> String {
     let statistic = found.query.statistic;
-    let level = statistic.kind == Kind::Gauge;
+    let level = statistic.is_level();
     let mut head: Vec<String> = found.query.breakdowns.iter().map(|d| title(d)).collect();
-    let unit = if level { "MEAN".to_owned() } else { statistic.unit.to_uppercase() };
-    head.push(unit);
+    head.push(match statistic.kind {
+        Kind::Gauge => "MEAN".to_owned(),
+        Kind::Utilisation => format!("MEAN {}", statistic.unit.to_uppercase()),
+        Kind::Counter | Kind::Histogram => statistic.unit.to_uppercase(),
+    });
     if !level {
         head.extend(["A SECOND".to_owned(), "SHARE".to_owned()]);
     }
-    let latencies = statistic.has_latency() && !found.query.breakdowns.contains(&"latency");
-    if latencies {
+    let distribution = statistic.distribution().filter(|of| !found.query.breakdowns.contains(of));
+    if distribution.is_some() {
         head.extend(["P50<".to_owned(), "P99<".to_owned(), "MAX<".to_owned()]);
     }
     let total: f64 = found.rows.iter().map(|(_, row)| row.total).sum();
@@ -73,9 +76,8 @@ fn by_value(found: &Found) -> String {
             cells.push(rate(statistic.unit, per_second(found, row)));
             cells.push(format!("{:.1} %", if total > 0.0 { row.total / total * 100.0 } else { 0.0 }));
         }
-        if latencies {
-            let of = |q| quantile_ns(&row.latency, q).map_or("-".to_owned(), latency);
-            cells.extend([of(0.5), of(0.99), of(1.0)]);
+        if let Some(of) = distribution {
+            cells.extend([0.5, 0.99, 1.0].map(|q| quantile(of, &row.latency, q)));
         }
         cells
     };
@@ -127,17 +129,24 @@ pub fn json(found: &Found) -> Value {
     let statistic = found.query.statistic;
     let row = |(values, row): &(Vec<String>, AnswerRow)| {
         let key: BTreeMap<&str, &String> = found.query.breakdowns.iter().copied().zip(values).collect();
-        let us = |q| quantile_ns(&row.latency, q).map(|ns| ns as f64 / 1e3);
-        let level = statistic.kind == Kind::Gauge;
-        json!({
+        let shares = statistic.kind == Kind::Utilisation;
+        let us = |q| quantile_ns(&row.latency, q).filter(|_| !shares).map(|ns| ns as f64 / 1e3);
+        let mut value = json!({
             "key": key,
             "total": row.total,
-            "per_second": (!level).then(|| per_second(found, row)),
+            "per_second": (!statistic.is_level()).then(|| per_second(found, row)),
             "p50_us": us(0.5),
             "p99_us": us(0.99),
             "most_us": us(1.0),
             "steps": (found.span.step > 0).then(|| steps(found, values, row)),
-        })
+        });
+        if shares {
+            for (name, q) in [("p50_percent", 0.5), ("p99_percent", 0.99), ("most_percent", 1.0)] {
+                let end = |bucket| (u64::from(bucket) + 1) * (100 / UTILISATION_BUCKETS);
+                value[name] = quantile_bucket(&row.latency, q).map(end).into();
+            }
+        }
+        value
     };
     let process = |p: &Process| json!({ "process": p.name, "answers": p.answers, "recorded_s": p.recorded });
     json!({

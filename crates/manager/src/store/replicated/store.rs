@@ -67,6 +67,8 @@ pub struct Standing {
     pub following: Following,
     /// What the table says of the lease under which it leads; none: it is not looked for there.
     pub lease: Option<fn(&dyn Read) -> Duration>,
+    /// Sees what another one that leads has changed, above the table before that.
+    pub sees: Option<fn(&dyn Read, &Changes)>,
 }
 
 impl Standing {
@@ -299,6 +301,9 @@ impl ReplicatedStore {
             for Entry { number, bytes, .. } in entries {
                 let whole = assembly.push(of.journal, number, &bytes);
                 if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
+                    if let Some(sees) = standing.sees {
+                        sees(&*recent.above(table.snapshot()?), &changes);
+                    }
                     recent.push(changes);
                     last = Mark { applied: number, etcd: Some(part::stored_crc(&bytes)), ..last };
                 }

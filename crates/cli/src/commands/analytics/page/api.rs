@@ -37,7 +37,7 @@ pub fn answer(result: Result<Value>) -> Response {
 pub async fn statistics() -> Response {
     let row = |s: &stats::Statistic| {
         let dimensions: Vec<&str> = s.all_dimensions().collect();
-        json!({ "name": s.name, "unit": s.unit, "level": s.kind == stats::Kind::Gauge, "dimensions": dimensions, "meaning": s.meaning })
+        json!({ "name": s.name, "unit": s.unit, "level": s.is_level(), "dimensions": dimensions, "meaning": s.meaning })
     };
     answer(Ok(STATISTICS.iter().map(row).collect()))
 }

@@ -24,6 +24,10 @@ use trust::Member;
 const CONNECTIONS_MAX: usize = 64;
 /// A live page gets something every second; longer than a turn and the answers of processes that hang.
 const IDLE_MAX: Duration = Duration::from_secs(120);
+/// Who comes has greeted and asked by then: who only holds a place soon makes room.
+const FIRST_MAX: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
+/// What a question ends with; none that is answered has a body.
+const END: &[u8] = b"\r\n\r\n";
 /// After an error of the system (no descriptor left, say).
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -50,12 +54,13 @@ impl axum::serve::Listener for Listener {
             let seat = Arc::clone(&self.seats).acquire_owned().await;
             match (seat, self.tcp.accept().await) {
                 (Ok(seat), Ok((stream, addr))) => {
-                    let idle = Box::pin(sleep(IDLE_MAX));
+                    let idle = Box::pin(sleep(FIRST_MAX));
                     let way = match &self.tls {
                         Some(tls) => Way::Greeting(Box::new(tls.accept(stream))),
                         None => Way::Plain(stream),
                     };
-                    return (Held { way, member: Shown::default(), _seat: seat, idle, answered: true }, addr);
+                    let member = Shown::default();
+                    return (Held { way, member, _seat: seat, idle, asked: 0, answered: false }, addr);
                 }
                 _ => sleep(RETRY).await,
             }
@@ -92,6 +97,8 @@ pub struct Held {
     member: Shown,
     _seat: OwnedSemaphorePermit,
     idle: Pin<Box<Sleep>>,
+    /// How much of the end of its first question has come: all of [`END`], then its time begins anew.
+    asked: usize,
     /// Something was sent since the clock was set back for what came: a request takes no longer than that from its first byte.
     answered: bool,
 }
@@ -120,6 +127,20 @@ impl Held {
         }
     }
 
+    /// Of the first question.
+    fn look_for_the_end(&mut self, read: &[u8]) {
+        for byte in read {
+            if self.asked == END.len() {
+                return;
+            }
+            self.asked = match *byte == END[self.asked] {
+                true => self.asked + 1,
+                false => usize::from(*byte == END[0]),
+            };
+            self.answered |= self.asked == END.len();
+        }
+    }
+
     /// What became of a step: an error if nothing has passed for too long.
     fn step<T>(&mut self, context: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
@@ -137,11 +158,13 @@ impl AsyncRead for Held {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let step = match self.stream(cx) {
             Poll::Ready(Ok(stream)) => stream.poll_read(cx, buf),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
+        self.look_for_the_end(buf.filled().get(before..).unwrap_or_default());
         if step.is_pending() || std::mem::take(&mut self.answered) { self.step(cx, step) } else { step }
     }
 }
@@ -173,6 +196,24 @@ mod tests {
     use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs, server::ResolvesServerCertUsingSni};
 
     use super::*;
+
+    #[tokio::test]
+    async fn who_asks_nothing_makes_room() {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = tcp.local_addr().unwrap();
+        let mut listener = Listener::new(tcp, None);
+        for (says, asks) in [("GET / HTTP/1.1\r\nHost: a\r\n", false), ("GET / HTTP/1.1\r\n\r\n", true)] {
+            let mut stream = TcpStream::connect(addr).await.unwrap();
+            let (mut held, _) = listener.accept().await;
+            stream.write_all(says.as_bytes()).await.unwrap();
+            let mut read = vec![0; says.len()];
+            held.read_exact(&mut read).await.unwrap();
+            match tokio::time::timeout(2 * FIRST_MAX, held.read_u8()).await {
+                Ok(read) => assert!(!asks && read.unwrap_err().kind() == io::ErrorKind::TimedOut, "{says:?}"),
+                Err(_) => assert!(asks, "{says:?} still has its place"),
+            }
+        }
+    }
 
     #[tokio::test]
     async fn who_does_not_greet_is_refused_however_often_it_is_asked() {
