@@ -18,12 +18,14 @@ use std::{
 use serde::Serialize;
 
 use crate::{
+    crash,
     facts::Path as Fact,
     finding::Finding,
     host::{Manager, Tree},
     journal::{Changed, Journal, JournalError, Record, Run},
-    permanent,
+    permanent::{self, Keeper},
     settable::Settable,
+    tuned::{Tuned, TunedError},
 };
 
 const UNDONE: &str = "undone";
@@ -43,6 +45,13 @@ pub enum ApplyError {
     NotPlain { fact: String, value: String },
     #[error("{fact}: {what} {path}: {source}")]
     Io { fact: String, what: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "{path}, which makes settings last, cannot be changed (what is in force now: ropewalk advise history; mend this, then ropewalk \
+         advise revert): {source}"
+    )]
+    Keep { path: PathBuf, source: io::Error },
+    #[error("tuned's profile was not changed: {0}")]
+    Tuned(#[from] TunedError),
     #[error("{fact}: was set to {wanted} and reads {found}; everything of this run is taken back")]
     NotInForce { fact: String, wanted: String, found: String },
     #[error(
@@ -132,7 +141,10 @@ pub fn apply(root: &Path, findings: &[&Finding], until: Option<u64>) -> Result<V
         journal.append(Record::Guarded { run, until })?;
     }
     let made = changes.iter().try_for_each(|change| make(root, change));
-    let made = made.and_then(|()| if until.is_some() { Ok(()) } else { keep(root, &journal, Some(run)) });
+    let made = made
+        .and_then(|()| if until.is_some() { Ok(()) } else { keep(root, &journal, Some(run)).map(drop) })
+        // What makes it last may set it as well.
+        .and_then(|()| changes.iter().try_for_each(|change| in_force(root, change)));
     if let Err(error) = made {
         nothing_left(&undo_run(root, &mut journal, run)?)?;
         return Err(error);
@@ -153,6 +165,7 @@ pub fn confirm(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
     let waiting = journal.runs().find(|run| run.waits(now())).ok_or(ApplyError::NothingWaits)?;
     let (run, changes): (u64, Vec<Changed>) = (waiting.run, waiting.in_force().cloned().collect());
     keep(root, &journal, Some(run))?;
+    changes.iter().try_for_each(|change| in_force(root, change))?;
     journal.append(Record::Done { run })?;
     Ok(changes.into_iter().map(|change| Outcome::of(change, "kept")).collect())
 }
@@ -178,7 +191,7 @@ pub fn revert(root: &Path, names: &[String]) -> Result<Vec<Outcome>, ApplyError>
         let wanted = |c: &Changed| names.is_empty() || names.contains(&c.fact) || names.contains(&c.rule);
         outcomes.extend(release(root, &mut journal, run, REVERTED, wanted)?);
     }
-    keep(root, &journal, None)?;
+    stop_keeping(root, &journal, &outcomes)?;
     // What is left of a run that was cut off is told, whatever was asked for.
     let untold = |l: &Outcome| !outcomes.iter().any(|outcome| outcome.fact == l.fact);
     let left: Vec<Outcome> = left.into_iter().filter(untold).collect();
@@ -196,7 +209,7 @@ pub fn revert_newest(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
     let newest = journal.runs().rev().find(|run| run.in_force().next().is_some()).map(|run| run.run);
     let Some(run) = newest else { return Ok(Vec::new()) };
     let outcomes = release(root, &mut journal, run, REVERTED, |_| true)?;
-    keep(root, &journal, None)?;
+    stop_keeping(root, &journal, &outcomes)?;
     nothing_left(&outcomes)?;
     Ok(outcomes)
 }
@@ -213,13 +226,15 @@ fn open(root: &Path) -> Result<(Journal, Vec<Outcome>), ApplyError> {
     for run in cut_off.into_iter().rev() {
         left.extend(undo_run(root, &mut journal, run)?);
     }
+    // A crash may also have come between the end of a run and our files.
+    keep(root, &journal, None)?;
     Ok((journal, left))
 }
 
 /// Takes back a run that did not come to its end; gives what could not be taken back.
 fn undo_run(root: &Path, journal: &mut Journal, run: u64) -> Result<Vec<Outcome>, ApplyError> {
     let mut outcomes = release(root, journal, run, UNDONE, |_| true)?;
-    keep(root, journal, None)?;
+    stop_keeping(root, journal, &outcomes)?;
     outcomes.retain(|outcome| outcome.error.is_some());
     Ok(outcomes)
 }
@@ -298,42 +313,80 @@ fn is_gone(error: &io::Error) -> bool {
 fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
     let settable = settable(&change.fact)?;
     write(root, &change.fact, &settable, &change.after)?;
-    let found = read(root, &change.fact, &settable)?;
+    let made = in_force(root, change);
+    if made.is_err() {
+        // The kernel took another value, which is not ours to take back later.
+        write(root, &change.fact, &settable, &change.before)?;
+    }
+    made
+}
+
+fn in_force(root: &Path, change: &Changed) -> Result<(), ApplyError> {
+    let found = read(root, &change.fact, &settable(&change.fact)?)?;
     if same(&found, &change.after) {
         return Ok(());
     }
-    // The kernel took another value, which is not ours to take back later.
-    write(root, &change.fact, &settable, &change.before)?;
     Err(ApplyError::NotInForce { fact: change.fact.clone(), wanted: change.after.clone(), found })
 }
 
+/// Writes our files again after these were taken back. tuned gives a value back that it found when it began with ours, and that
+/// may be ours: it is taken back once more.
+fn stop_keeping(root: &Path, journal: &Journal, outcomes: &[Outcome]) -> Result<(), ApplyError> {
+    if !keep(root, journal, None)? {
+        return Ok(());
+    }
+    let mut last: BTreeMap<&str, &Outcome> = BTreeMap::new();
+    for outcome in outcomes.iter().filter(|o| o.what == REVERTED || o.what == UNDONE) {
+        last.insert(&outcome.fact, outcome);
+    }
+    for (fact, outcome) in last {
+        let settable = settable(fact)?;
+        match read(root, fact, &settable) {
+            Ok(found) if !same(&found, &outcome.to) => write(root, fact, &settable, &outcome.to)?,
+            Err(ApplyError::Io { source, .. }) if is_gone(&source) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
 /// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing. A run that
-/// has no end yet is not made permanent, but for this one.
-fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), ApplyError> {
+/// has no end yet is not made permanent, but for this one. Says whether tuned has changed its profile, and so may have set values.
+fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<bool, ApplyError> {
     // Of several changes of one fact the last counts.
     let mut in_force: BTreeMap<&str, &Changed> = BTreeMap::new();
     let lasting = journal.runs().filter(|run| run.done || Some(run.run) == ending);
     for change in lasting.flat_map(Run::in_force) {
         in_force.insert(&change.fact, change);
     }
-    let tree = Tree::below(root);
-    let mut lines = Vec::new();
+    let (tree, tuned) = (Tree::below(root), Tuned::of(root));
+    let acts = tuned.as_ref().is_some_and(Tuned::acts);
+    let (mut lines, mut profile) = (Vec::new(), false);
     for change in in_force.values() {
         let settable = settable(&change.fact)?;
         let manager = settable.interface().map_or(Manager::Nobody, |name| Manager::of(&tree, name));
-        let keeper = settable.keeper(&manager);
         // The journal is a file: what of it goes into a script or a rule is looked at again.
         plain(&change.fact, &change.after)?;
-        let line = settable.line(&change.after, &keeper);
         let said = permanent::comment(&format!("{} (was: {})", change.rule, change.before));
-        lines.push((keeper, format!("{said}{line}\n")));
+        for keeper in settable.keepers(&manager, acts) {
+            let line = settable.line(&change.after, &keeper);
+            profile |= matches!(keeper, Keeper::TunedSysctl | Keeper::TunedSysfs);
+            lines.push((keeper, format!("{said}{line}\n")));
+        }
     }
-    permanent::write(root, lines).map_err(|(path, source)| ApplyError::Io {
-        fact: path.strip_prefix(root).unwrap_or(&path).display().to_string(),
-        what: "write",
-        path,
-        source,
-    })
+    let written = |lines| {
+        permanent::write(root, lines, tuned.as_ref())
+            .map_err(|(path, source)| ApplyError::Keep { path, source })
+    };
+    let Some(tuned) = &tuned else { return written(lines).map(|_| false) };
+    // Our profile is there as long as it is in effect.
+    if profile {
+        let changed = written(lines)?;
+        return Ok(tuned.choose_ours(root, changed)?);
+    }
+    let chosen = tuned.choose_former(root)?;
+    written(lines)?;
+    Ok(chosen)
 }
 
 /// Refuses a value that could be more than a value where it is written.
@@ -351,12 +404,11 @@ fn settable(fact: &str) -> Result<Settable, ApplyError> {
 /// The value in force: of a file with choices the chosen one, of a policy with its number the name.
 fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyError> {
     let path = root.join(&settable.file);
-    let text = fs::read_to_string(&path).map_err(|source| ApplyError::Io {
-        fact: fact.to_owned(),
-        what: "read",
-        path,
-        source,
-    })?;
+    let text = match settable.ethtool() {
+        Some((device, knob)) => knob.read(root, &settable.file, device),
+        None => fs::read_to_string(&path),
+    };
+    let text = text.map_err(|source| io_error(fact, "read", path, source))?;
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(inner, _)| inner);
     let text = chosen.unwrap_or(&text);
     // `layer2+3 2`
@@ -366,14 +418,21 @@ fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyErr
 
 fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<(), ApplyError> {
     let path = root.join(&settable.file);
-    // The file is the kernel's: it is never made, and cut only where a copy of it stands in a tree.
-    let file = fs::OpenOptions::new().write(true).truncate(true).open(&path);
-    file.and_then(|mut file| file.write_all(value.as_bytes())).map_err(|source| ApplyError::Io {
-        fact: fact.to_owned(),
-        what: "write",
-        path,
-        source,
-    })
+    crash::point();
+    let written = match settable.ethtool() {
+        Some((device, knob)) => knob.write(root, &settable.file, device, value),
+        // The file is the kernel's: it is never made, and cut only where a copy of it stands in a tree.
+        None => fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(value.as_bytes())),
+    };
+    written.map_err(|source| io_error(fact, "write", path, source))
+}
+
+fn io_error(fact: &str, what: &'static str, path: PathBuf, source: io::Error) -> ApplyError {
+    ApplyError::Io { fact: fact.to_owned(), what, path, source }
 }
 
 /// Whether two texts are one value: white space does not count, and the kernel shows yes and no as it likes.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     facts::Path,
-    rule::{Confidence, Gain, Severity},
+    rule::{Confidence, Gain, Severity, score},
 };
 
 /// A fact that made a rule apply.
@@ -71,21 +71,9 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// What following it is expected to bring, weighed by how sure that is; larger is better. The weights are our own
-    /// choice: each class of gain stands for about three times the one below it.
+    /// What following it is expected to bring, weighed by how sure that is.
     pub fn score(&self) -> u32 {
-        let gain = match self.gain {
-            Gain::Small => 3,
-            Gain::Medium => 10,
-            Gain::Large => 30,
-            Gain::Outage => 100,
-        };
-        let confidence = match self.confidence {
-            Confidence::Practice => 5,
-            Confidence::Documented => 8,
-            Confidence::Measured => 10,
-        };
-        gain * confidence
+        score(self.gain, self.confidence)
     }
     /// All its texts.
     pub fn texts(&self) -> impl Iterator<Item = &str> {

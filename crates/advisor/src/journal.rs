@@ -11,6 +11,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::crash;
+
 const DIR: &str = "var/lib/ropewalk/advise";
 
 /// Why the journal cannot be used.
@@ -27,7 +29,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// A line that is none of ours.
-    #[error("{path}, line {line}: {source}; move the file away if it is not from ropewalk advise")]
+    #[error("{path}, line {line}, is none of ropewalk advise: move the file away: {source}")]
     Line {
         /// The journal.
         path: PathBuf,
@@ -232,7 +234,9 @@ impl Journal {
         let fail = io_at("write", &self.path);
         let mut line = serde_json::to_string(&record).map_err(|e| fail(e.into()))?;
         line.push('\n');
+        crash::point();
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_all()).map_err(fail)?;
+        crash::point();
         take(&mut self.runs, record);
         Ok(())
     }

@@ -8,8 +8,10 @@ pub mod archive;
 pub mod catalogue;
 pub mod code;
 pub mod compare;
+mod crash;
 pub mod dumps;
 pub mod ends;
+mod ethtool;
 pub mod expr;
 pub mod facts;
 pub mod finding;
@@ -20,6 +22,7 @@ mod rank;
 mod rule;
 mod settable;
 mod together;
+mod tuned;
 
 pub use catalogue::{Catalogue, CatalogueError};
 pub use facts::{Fact, Facts, Origin, Path, Value};

@@ -1,5 +1,6 @@
 //! Makes settings last by what reads them at boot here: sysctl.d, udev, tmpfiles.d, modprobe.d; the MTU of an interface that
-//! systemd-networkd manages by a drop-in of its network file, what NetworkManager manages by a script of its dispatcher.
+//! systemd-networkd manages by a drop-in of its network file, what NetworkManager manages by a script of its dispatcher; where
+//! tuned runs, a profile of our own that includes the one in effect.
 //! Every file is our own, holds what is in force and nothing else, and
 //! goes away when that is nothing; no other file is written. A reader sees the old text or the new one, also after a crash.
 
@@ -11,11 +12,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::host::Tree;
+use crate::{
+    crash,
+    host::{OUR_PROFILE, Tree},
+    tuned::Tuned,
+};
 
 const DISPATCHER: &str = "etc/NetworkManager/dispatcher.d/90-ropewalk-advise";
 const NETWORKD: &str = "etc/systemd/network";
 const DROP_IN: &str = "90-ropewalk-advise.conf";
+const SAID: &str =
+    "# Written by `ropewalk advise apply`; `ropewalk advise revert` takes it back. Changes here are lost.\n";
 
 /// What makes settings last.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,12 +39,22 @@ pub enum Keeper {
     Networkd(String),
     /// A script that NetworkManager runs when an interface is up, after all that its connection sets.
     Dispatcher,
+    /// Settings of the kernel in tuned's profile of our own: they replace those of the profile that it includes.
+    TunedSysctl,
+    /// Files below `/sys` in that profile, written after all that the included one sets.
+    TunedSysfs,
 }
 
 impl Keeper {
     /// Those that have one file each.
-    const FIXED: [Keeper; 5] =
-        [Keeper::Sysctl, Keeper::Udev, Keeper::Tmpfiles, Keeper::Modprobe, Keeper::Dispatcher];
+    const FIXED: [Keeper; 6] = [
+        Keeper::Sysctl,
+        Keeper::Udev,
+        Keeper::Tmpfiles,
+        Keeper::Modprobe,
+        Keeper::Dispatcher,
+        Keeper::TunedSysctl,
+    ];
     /// Our file there, below the root.
     pub fn file(&self) -> String {
         match self {
@@ -47,10 +64,15 @@ impl Keeper {
             Keeper::Modprobe => "etc/modprobe.d/ropewalk-advise.conf".to_owned(),
             Keeper::Networkd(network) => format!("{NETWORKD}/{network}.d/{DROP_IN}"),
             Keeper::Dispatcher => DISPATCHER.to_owned(),
+            Keeper::TunedSysctl | Keeper::TunedSysfs => format!("etc/tuned/{OUR_PROFILE}/tuned.conf"),
         }
     }
-    fn head(&self) -> &'static str {
+    /// What stands before the lines.
+    pub fn head(&self) -> &'static str {
         match self {
+            Keeper::TunedSysctl => "[sysctl]\n",
+            // tuned applies what has the largest number last.
+            Keeper::TunedSysfs => "[ropewalk-advise]\ntype=sysfs\npriority=1000\n",
             Keeper::Networkd(_) => "[Link]\n",
             // Another interface's line is no failure, which NetworkManager would log.
             Keeper::Dispatcher => "trap 'exit 0' EXIT\n[ \"$2\" = up ] || exit 0\n",
@@ -70,25 +92,47 @@ pub(crate) fn comment(text: &str) -> String {
     line
 }
 
-/// Writes our own files so that they hold these lines, in this order, and removes those that have none.
+/// Writes our own files so that they hold these lines, in this order, and removes those that have none. What is as it should
+/// be is not touched. Says whether anything was.
 ///
 /// # Errors
 /// The file that could not be written, and why.
-pub(crate) fn write(root: &Path, lines: Vec<(Keeper, String)>) -> Result<(), (PathBuf, io::Error)> {
-    let mut texts: BTreeMap<Keeper, String> = BTreeMap::new();
+pub(crate) fn write(
+    root: &Path,
+    lines: Vec<(Keeper, String)>,
+    tuned: Option<&Tuned>,
+) -> Result<bool, (PathBuf, io::Error)> {
+    let mut parts: BTreeMap<Keeper, String> = BTreeMap::new();
     for (keeper, line) in lines {
-        texts.entry(keeper).or_default().push_str(&line);
+        parts.entry(keeper).or_default().push_str(&line);
     }
-    let wanted: Vec<String> = texts.keys().map(Keeper::file).collect();
-    for file in ours(root).iter().filter(|file| !wanted.contains(file)) {
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    for (keeper, lines) in &parts {
+        let text = texts.entry(keeper.file()).or_insert_with(|| {
+            let script = if *keeper == Keeper::Dispatcher { "#!/bin/sh\n" } else { "" };
+            let main = match (keeper, tuned) {
+                (Keeper::TunedSysctl | Keeper::TunedSysfs, Some(tuned)) => tuned.main(),
+                _ => String::new(),
+            };
+            [script, SAID, &main].concat()
+        });
+        text.push_str(keeper.head());
+        text.push_str(lines);
+    }
+    let mut changed = false;
+    for file in ours(root).iter().filter(|file| !texts.contains_key(*file)) {
         let path = root.join(file);
-        remove(&path).map_err(|error| (path, error))?;
+        changed |= remove(&path).map_err(|error| (path, error))?;
     }
-    for (keeper, text) in texts {
-        let path = root.join(keeper.file());
-        replace(&path, &keeper, &text).map_err(|error| (path, error))?;
+    for (file, text) in texts {
+        let path = root.join(&file);
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            continue;
+        }
+        replace(&path, &text, file == DISPATCHER).map_err(|error| (path, error))?;
+        changed = true;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// Files that may be there of us, below the root.
@@ -100,37 +144,39 @@ fn ours(root: &Path) -> Vec<String> {
     Keeper::FIXED.into_iter().chain(dropped).map(|keeper| keeper.file()).collect()
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Whether there was one.
+fn remove(path: &Path) -> io::Result<bool> {
+    crash::point();
     match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other?,
     }
-    // The drop-ins' directory goes with its last file; others that are empty do no harm, and may be somebody's.
-    if path.ends_with(DROP_IN)
-        && let Some(dir) = path.parent().filter(|dir| dir.extension().is_some_and(|e| e == "d"))
-        && dir.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".network.d"))
+    // A directory that is for our file alone goes with it; others that are empty do no harm, and may be somebody's.
+    if let Some(dir) = path.parent()
+        && dir.file_name().is_some_and(|name| {
+            name == OUR_PROFILE || path.ends_with(DROP_IN) && name.to_string_lossy().ends_with(".network.d")
+        })
     {
         let _ = fs::remove_dir(dir);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A reader sees the old text or the new one, also after a crash.
-fn replace(path: &Path, keeper: &Keeper, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &str, script: bool) -> io::Result<()> {
     let Some(dir) = path.parent() else { return Ok(()) };
     fs::create_dir_all(dir)?;
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
-    let script = *keeper == Keeper::Dispatcher;
-    let said = "# Written by `ropewalk advise apply`; `ropewalk advise revert` takes it back. Changes here are lost.\n";
-    let head = [if script { "#!/bin/sh\n" } else { "" }, said, keeper.head()].concat();
-    file.write_all(head.as_bytes())?;
     file.write_all(text.as_bytes())?;
     if script {
         // NetworkManager runs only what nobody but root can write to.
         file.set_permissions(fs::Permissions::from_mode(0o755))?;
     }
     file.sync_all()?;
+    crash::point();
     fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()
+    File::open(dir)?.sync_all()?;
+    crash::point();
+    Ok(())
 }

@@ -131,7 +131,8 @@ fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, 
             Some((settable, change)) => {
                 let manager =
                     settable.interface().map_or(Manager::Nobody, |name| Manager::of_facts(facts, name));
-                Some(settable.permanent(&change.value, &manager))
+                let tuned = facts.bool("daemon.tuned") == Some(true) && facts.text("tuned.profile").is_some();
+                Some(settable.permanent(&change.value, &manager, tuned))
             }
             None => rule.permanent.as_ref().map(fill),
         },

@@ -48,6 +48,23 @@ pub enum Confidence {
     Measured,
 }
 
+/// What following an advice is expected to bring, weighed by how sure that is; larger is better. The weights are our own
+/// choice: each class of gain stands for about three times the one below it.
+pub fn score(gain: Gain, confidence: Confidence) -> u32 {
+    let gain = match gain {
+        Gain::Small => 3,
+        Gain::Medium => 10,
+        Gain::Large => 30,
+        Gain::Outage => 100,
+    };
+    let confidence = match confidence {
+        Confidence::Practice => 5,
+        Confidence::Documented => 8,
+        Confidence::Measured => 10,
+    };
+    gain * confidence
+}
+
 /// Whom a rule concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

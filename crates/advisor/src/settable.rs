@@ -1,7 +1,8 @@
-//! Which facts can be set, by writing which file, and what makes that last: one line in a file of our own, in the
+//! Which facts can be set, by writing which file or by ethtool, and what makes that last: one line in a file of our own, in the
 //! place that the distribution reads at boot. Other files are never written.
 
 use crate::{
+    ethtool::Knob,
     facts::{Path, Value},
     host::Manager,
     permanent::Keeper,
@@ -10,7 +11,7 @@ use crate::{
 /// A fact that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settable {
-    /// The file to write, below the root.
+    /// The file to write, below the root; of what ethtool sets, the one in which a copy of the machine has what it showed.
     pub file: String,
     kind: Kind,
 }
@@ -21,6 +22,7 @@ enum Kind {
     Attribute { subsystem: &'static str, device: String, attribute: String },
     File,
     Parameter { module: String, parameter: String },
+    Ethtool { device: String, knob: Knob },
 }
 
 /// Attributes of a block device's queue that can be set.
@@ -71,6 +73,10 @@ impl Settable {
                 device,
                 name @ ("mtu" | "tx_queue_len" | "gro_flush_timeout" | "napi_defer_hard_irqs"),
             ] => Some(attribute("net", device, "class/net", name.to_owned())),
+            ["net", device, name] => Knob::of(name).map(|knob| Settable {
+                file: format!("ropewalk/command/ethtool_{}_{device}", knob.shows),
+                kind: Kind::Ethtool { device: device.to_owned(), knob },
+            }),
             ["bond", device, "hash"] => {
                 Some(attribute("net", device, "class/net", "bonding/xmit_hash_policy".to_owned()))
             }
@@ -94,6 +100,9 @@ impl Settable {
             Value::Bool(b) if matches!(self.kind, Kind::Parameter { .. }) => {
                 (if *b { "Y" } else { "N" }).into()
             }
+            Value::Bool(b) if matches!(self.kind, Kind::Ethtool { .. }) => {
+                (if *b { "on" } else { "off" }).into()
+            }
             Value::Bool(b) => (if *b { "1" } else { "0" }).to_owned(),
             other => other.to_string(),
         }
@@ -103,7 +112,15 @@ impl Settable {
         match &self.kind {
             Kind::Sysctl(name) if value.contains(' ') => format!("sysctl -w {name}='{value}'"),
             Kind::Sysctl(name) => format!("sysctl -w {name}={value}"),
+            Kind::Ethtool { device, knob } => format!("ethtool {} {device} {} {value}", knob.sets, knob.word),
             _ => format!("echo {value} > /{}", self.file),
+        }
+    }
+    /// The interface and what ethtool sets of it, if it does.
+    pub(crate) fn ethtool(&self) -> Option<(&str, Knob)> {
+        match &self.kind {
+            Kind::Ethtool { device, knob } => Some((device, *knob)),
+            _ => None,
         }
     }
     /// The interface whose manager has a say in it.
@@ -113,10 +130,13 @@ impl Settable {
             _ => None,
         }
     }
-    /// What makes it last where the interface, if it is of one, is managed so.
-    pub fn keeper(&self, manager: &Manager) -> Keeper {
-        match (&self.kind, manager) {
+    /// What makes it last where the interface, if it is of one, is managed so, and where tuned makes a profile's settings.
+    pub fn keepers(&self, manager: &Manager, tuned: bool) -> Vec<Keeper> {
+        vec![match (&self.kind, manager) {
+            // tuned would read the other points of this name as directories.
+            (Kind::Sysctl(name), _) if tuned && !name.contains('/') => Keeper::TunedSysctl,
             (Kind::Sysctl(_), _) => Keeper::Sysctl,
+            (Kind::File, _) if tuned => Keeper::TunedSysfs,
             (Kind::File, _) => Keeper::Tmpfiles,
             (Kind::Parameter { .. }, _) => Keeper::Modprobe,
             // Its connection would set these again after udev has.
@@ -128,8 +148,12 @@ impl Settable {
             (Kind::Attribute { attribute, .. }, Manager::Networkd(file)) if attribute == "mtu" => {
                 Keeper::Networkd(file.clone())
             }
-            (Kind::Attribute { .. }, _) => Keeper::Udev,
-        }
+            // tuned sets disks after udev has; a disk that appears later is udev's.
+            (Kind::Attribute { subsystem: "block", .. }, _) if tuned => {
+                return vec![Keeper::TunedSysfs, Keeper::Udev];
+            }
+            (Kind::Attribute { .. } | Kind::Ethtool { .. }, _) => Keeper::Udev,
+        }]
     }
     /// The line that makes it last there, without the file.
     pub fn line(&self, value: &str, keeper: &Keeper) -> String {
@@ -138,18 +162,28 @@ impl Settable {
             (Kind::Attribute { device, .. }, Keeper::Dispatcher) => {
                 format!("[ \"$1\" = {device} ] && echo {value} > /{}", self.file)
             }
+            (_, Keeper::TunedSysfs) => format!("/{}={value}", self.file),
+            (Kind::Sysctl(name), Keeper::TunedSysctl) => format!("{name}={value}"),
             (Kind::Sysctl(name), _) => format!("{name} = {value}"),
             (Kind::Attribute { subsystem, device, attribute }, _) => format!(
                 "ACTION==\"add|change\", SUBSYSTEM==\"{subsystem}\", KERNEL==\"{device}\", ATTR{{{attribute}}}=\"{value}\""
+            ),
+            (Kind::Ethtool { device, knob }, _) => format!(
+                "ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", RUN+=\"/usr/sbin/ethtool {} {device} {} {value}\"",
+                knob.sets, knob.word
             ),
             (Kind::File, _) => format!("w /{} - - - - {value}", self.file),
             (Kind::Parameter { module, parameter }, _) => format!("options {module} {parameter}={value}"),
         }
     }
     /// What makes it last, for people.
-    pub fn permanent(&self, value: &str, manager: &Manager) -> String {
-        let keeper = self.keeper(manager);
-        format!("/{}: {}", keeper.file(), self.line(value, &keeper))
+    pub fn permanent(&self, value: &str, manager: &Manager, tuned: bool) -> String {
+        let said = self.keepers(manager, tuned).into_iter().map(|keeper| {
+            let section = keeper.head().lines().next().filter(|head| tuned && head.starts_with('['));
+            let section = section.map(|section| format!("{section} ")).unwrap_or_default();
+            format!("/{}: {section}{}", keeper.file(), self.line(value, &keeper))
+        });
+        said.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -189,6 +223,13 @@ mod tests {
                 "options fuse enable_uring=Y",
             ),
             (
+                "net.eth0.gro",
+                "on",
+                "ropewalk/command/ethtool_-k_eth0",
+                "ethtool -K eth0 gro on",
+                r#"ACTION=="add", SUBSYSTEM=="net", KERNEL=="eth0", RUN+="/usr/sbin/ethtool -K eth0 gro on""#,
+            ),
+            (
                 "memory.thp.enabled",
                 "madvise",
                 "sys/kernel/mm/transparent_hugepage/enabled",
@@ -201,7 +242,7 @@ mod tests {
                 (
                     settable.file.as_str(),
                     settable.command(value),
-                    settable.line(value, &settable.keeper(&Manager::Nobody))
+                    settable.line(value, &settable.keepers(&Manager::Nobody, false)[0])
                 ),
                 (file, command.to_owned(), line.to_owned())
             );
@@ -229,8 +270,30 @@ mod tests {
             ),
             ("sysctl.vm.x", &Manager::NetworkManager, "/etc/sysctl.d/90-ropewalk-advise.conf: vm.x = 9"),
         ] {
-            assert_eq!(Settable::of(&Path::from(fact)).unwrap().permanent("9", manager), place);
+            assert_eq!(Settable::of(&Path::from(fact)).unwrap().permanent("9", manager, false), place);
         }
+        let ours = "/etc/tuned/ropewalk-advise/tuned.conf";
+        for (fact, value, place) in [
+            ("sysctl.vm.x", "9", format!("{ours}: [sysctl] vm.x=9")),
+            (
+                "sysctl.net.ipv4.conf.e/5.rp_filter",
+                "2",
+                "/etc/sysctl.d/90-ropewalk-advise.conf: net.ipv4.conf.e/5.rp_filter = 2".to_owned(),
+            ),
+            (
+                "memory.thp.enabled",
+                "always",
+                format!("{ours}: [ropewalk-advise] /sys/kernel/mm/transparent_hugepage/enabled=always"),
+            ),
+        ] {
+            assert_eq!(
+                Settable::of(&Path::from(fact)).unwrap().permanent(value, &Manager::Nobody, true),
+                place
+            );
+        }
+        let disk = Settable::of(&Path::from("block.sda.scheduler")).unwrap();
+        let said = disk.permanent("none", &Manager::Nobody, true);
+        assert!(said.contains("/sys/block/sda/queue/scheduler=none; /etc/udev/rules.d/"), "{said}");
     }
 
     #[test]

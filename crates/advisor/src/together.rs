@@ -97,15 +97,16 @@ fn tuned(finding: &mut Finding, facts: &Facts) {
     };
     let Some(set) = facts.get(&format!("tuned.sets.{name}")) else { return };
     finding.set_by = Some(format!("tuned's profile {profile} ({})", set.origin));
-    let says = format!("tuned runs with profile {profile}, which sets {} here ({})", set.value, set.origin);
-    if section == "sysctl" && facts.bool("tuned.reapply_sysctl") != Some(false) {
-        finding.remarks.push(format!("{says}; sysctl.d comes after it."));
+    let again = if section == "sysctl" && facts.bool("tuned.reapply_sysctl") != Some(false) {
+        "what sysctl.d says comes after it"
     } else {
-        finding.remarks.push(format!("{says}, and again at each boot."));
-        finding.permanent = Some(format!(
-            "a profile of your own with include={profile} and, below [{section}], the value; tuned-adm profile NAME"
-        ));
-    }
+        "and again at each boot"
+    };
+    finding.remarks.push(format!(
+        "tuned runs with profile {profile}, which sets {} here ({}), {again}. By name this rule is applied all the same, by a \
+         profile of ours that includes it.",
+        set.value, set.origin
+    ));
 }
 
 /// What the start of Mellanox' drivers sets, if it is told to tune.
@@ -203,12 +204,11 @@ mod tests {
         let found = with(&facts);
         assert!(
             found.set_by.unwrap().contains("tuned.conf:7")
-                && found.remarks[0].contains("sysctl.d comes after")
+                && found.remarks[0].contains("sysctl.d says comes after")
         );
         facts.insert("tuned.reapply_sysctl", false, Origin::default());
         let found = with(&facts);
         assert!(found.remarks[0].contains("again at each boot"));
-        assert!(found.permanent.unwrap().contains("include=throughput-performance"));
         facts.insert("daemon.tuned", false, Origin::default());
         assert_eq!(with(&facts).set_by, None, "a profile of a daemon that does not run sets nothing");
     }

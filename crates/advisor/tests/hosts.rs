@@ -18,6 +18,8 @@ mod links;
 mod random;
 #[path = "hosts/taken_back.rs"]
 mod taken_back;
+#[path = "hosts/tuned.rs"]
+mod tuned;
 
 const HOSTS: [&str; 4] = ["nvme_server", "ppc64_lpar", "cloud_vm", "bonded_100g"];
 

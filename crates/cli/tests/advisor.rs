@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)] // tests
 
 mod common;
+#[path = "advisor/killed.rs"]
+mod killed;
 
 use std::{
     collections::BTreeSet,

@@ -2,7 +2,12 @@
 //! A row says what a finding means; who decides gives the evidence. Every row holds an input that triggers it and one that
 //! does not, and a test tries both.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::LazyLock};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +21,7 @@ use super::{
 use crate::{
     catalogue::Catalogue,
     rank,
-    rule::{Role, Severity},
+    rule::{Confidence, Gain, Role, Severity, score},
 };
 
 /// One rule.
@@ -29,6 +34,12 @@ pub struct Row {
     pub title: String,
     /// How much it matters.
     pub severity: Severity,
+    /// What following the advice is expected to bring; without it what rules of its severity mostly bring.
+    #[serde(default)]
+    gain: Option<Gain>,
+    /// How sure that is.
+    #[serde(default = "documented")]
+    confidence: Confidence,
     /// Why, in a sentence.
     pub why: String,
     /// What to do.
@@ -54,6 +65,21 @@ pub struct Row {
     pub bad: String,
     /// One that does not.
     pub good: String,
+}
+
+fn documented() -> Confidence {
+    Confidence::Documented
+}
+
+impl Row {
+    /// What following the advice is expected to bring.
+    pub fn gain(&self) -> Gain {
+        self.gain.unwrap_or(match self.severity {
+            Severity::Note => Gain::Small,
+            Severity::Warning => Gain::Medium,
+            Severity::Critical => Gain::Outage,
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -88,6 +114,10 @@ pub struct Verdict {
     pub judgement: Judgement,
     /// How much it matters; only where it is not in order.
     pub severity: Severity,
+    /// What following the advice is expected to bring.
+    pub gain: Gain,
+    /// How sure that is.
+    pub confidence: Confidence,
     /// What is wrong, in a few words.
     pub title: Cow<'static, str>,
     /// Why it matters.
@@ -100,7 +130,7 @@ pub struct Verdict {
     pub run_book: Option<&'static str>,
 }
 
-/// Every verdict on a document: what is not in order first, the gravest before the others, then what is in order.
+/// Every verdict on a document: what is not in order first, by what it is expected to bring, then what is in order.
 pub fn judge(doc: &Document) -> Vec<Verdict> {
     judge_for(doc, None)
 }
@@ -117,10 +147,37 @@ pub fn judge_for(doc: &Document, role: Option<Role>) -> Vec<Verdict> {
     if role != Some(Role::Switch) {
         of_linux(doc, role, &mut verdicts);
     }
+    let first_line = |v: &Verdict| v.judgement.evidence.first().map_or(0, |e| e.0);
     verdicts.sort_by_key(|v| {
-        (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0))
+        let expected = if v.judgement.good { 0 } else { score(v.gain, v.confidence) };
+        (v.judgement.good, Reverse((expected, v.severity)), first_line(v))
     });
+    one_each(&mut verdicts);
     verdicts
+}
+
+/// What is in order by one rule in several places is said once, with all of them.
+fn one_each(verdicts: &mut Vec<Verdict>) {
+    let mut at: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut kept: Vec<Verdict> = Vec::new();
+    for verdict in verdicts.drain(..) {
+        match at.get(verdict.judgement.rule).filter(|_| verdict.judgement.good) {
+            Some(&of_rule) => {
+                let Judgement { what, evidence, .. } = &mut kept[of_rule].judgement;
+                *what = format!("{what}; {}", verdict.judgement.what);
+                evidence.extend(verdict.judgement.evidence);
+                evidence.sort();
+                evidence.dedup();
+            }
+            None => {
+                if verdict.judgement.good {
+                    at.insert(verdict.judgement.rule, kept.len());
+                }
+                kept.push(verdict);
+            }
+        }
+    }
+    *verdicts = kept;
 }
 
 fn of_row(judgement: Judgement, role: Option<Role>) -> Option<Verdict> {
@@ -131,6 +188,8 @@ fn of_row(judgement: Judgement, role: Option<Role>) -> Option<Verdict> {
     Some(Verdict {
         judgement,
         severity: row.severity,
+        gain: row.gain(),
+        confidence: row.confidence,
         title: Cow::Borrowed(&row.title),
         why: Cow::Borrowed(&row.why),
         advice: Cow::Borrowed(&row.advice),
@@ -189,6 +248,8 @@ fn of_linux(doc: &Document, role: Option<Role>, verdicts: &mut Vec<Verdict>) {
         verdicts.push(Verdict {
             judgement: Judgement { rule: &rule.id, good: false, what, evidence },
             severity: finding.severity,
+            gain: finding.gain,
+            confidence: finding.confidence,
             title: Cow::Owned(finding.title),
             why: Cow::Owned(finding.why),
             advice: Cow::Owned(finding.advice),
@@ -208,8 +269,10 @@ fn by_value(row: &'static Row, view: &View<'_>, report: &mut Report) {
         report.bad(&row.id, &[*hit], hit.shown());
     }
     if bad.is_empty() && !good.is_empty() {
-        let shown = good.iter().map(Hit::shown).take(3).collect::<Vec<_>>().join(", ");
-        let more = if good.len() > 3 { format!(" and {} more", good.len() - 3) } else { String::new() };
+        let mut shown: Vec<String> = good.iter().map(Hit::shown).collect();
+        shown.dedup();
+        let more = if shown.len() > 3 { format!(" and {} more", shown.len() - 3) } else { String::new() };
+        let shown = shown.into_iter().take(3).collect::<Vec<_>>().join(", ");
         report.good(&row.id, &good, format!("{shown}{more}"));
     }
 }

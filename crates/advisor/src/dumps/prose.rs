@@ -34,7 +34,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 /// Names of systems as texts write them, and what each is. The first that fits a name counts.
-const SYSTEMS: [(&str, &str); 24] = [
+const SYSTEMS: &[(&str, &str)] = &[
     ("Elastic Storage Server", "storage system: IBM ESS"),
     ("Elastic Storage System", "storage system: IBM ESS"),
     ("IBM ESS", "storage system: IBM ESS"),
@@ -55,10 +55,25 @@ const SYSTEMS: [(&str, &str); 24] = [
     ("SX1710", "switch: Mellanox SX1710"),
     ("2498-B24", "switch: Brocade 2498-B24"),
     ("ConnectX-3", "adapter: Mellanox ConnectX-3"),
-    ("EC66", "adapter: 2-port 100 Gb/s (EC66)"),
+    ("EC66", "adapter: 100GbE, 2 ports (EC66)"),
     ("EN0A", "adapter: 16 Gb FC (EN0A)"),
     ("EN0H", "adapter: 10 Gb FCoE (EN0H)"),
+    ("EC67", "adapter: 100GbE, 2 ports (EC67)"),
+    ("2CF3", "adapter: 100GbE, 2 ports (2CF3)"),
+    ("9206-16e", "adapter: LSI 9206-16e (SAS)"),
+    ("DDR Dual Port Infiniband HCA", "adapter: Sun DDR InfiniBand, 2 ports"),
     ("594B", "disk: 3.2 TB NVMe (594B)"),
+    ("59B4", "disk: 800 GB NVMe U.2 (59B4)"),
+    ("S821L", "server: IBM Power S821L (POWER8)"),
+    ("7042-CR8", "console: HMC 7042-CR8"),
+    ("3x24 Infiniband", "switch: Sun Datacenter 3x24 InfiniBand"),
+    ("Red Hat 7.1", "operating system: Red Hat 7.1"),
+    ("Centos 5.2", "operating system: CentOS 5.2"),
+    ("5.11 upstream kernel", "operating system: Linux 5.11"),
+    ("PowerVM", "hypervisor: PowerVM"),
+    ("SAS 9.4", "application: SAS 9.4"),
+    ("SR-IOV", "network: SR-IOV"),
+    ("100GbE", "network: 100GbE"),
 ];
 
 fn systems(says: &mut Says, line: &str) {

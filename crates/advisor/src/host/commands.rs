@@ -30,6 +30,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
         said(r, &["nvme", "id-ctrl", &device]);
     }
     far_ends(r);
+    disciplines(r);
     clock(r);
 }
 
@@ -64,6 +65,26 @@ fn far_ends(r: &mut Reader<'_>) {
             && !several.contains(interface)
         {
             r.facts.insert(["net", interface, fact], Value::parse(value), Origin::at(words.join(" "), *line));
+        }
+    }
+}
+
+/// What stands at the root of an interface's sending side, as tc tells: `qdisc tbf 8001: dev eth0 root refcnt 2 rate 1Gbit ...`.
+fn disciplines(r: &mut Reader<'_>) {
+    let words = ["tc", "qdisc", "show"];
+    let Some(text) = r.tree.command(&words) else { return };
+    let known: BTreeSet<String> = r.facts.below("net").iter().map(|name| named(name)).collect();
+    for (at, line) in text.lines().enumerate() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let ["qdisc", kind, _, "dev", interface, "root", options @ ..] = fields.as_slice() else { continue };
+        let options = match options {
+            ["refcnt", _, options @ ..] => options,
+            options => options,
+        };
+        if known.contains(*interface) {
+            let origin = || Origin::at(words.join(" "), at + 1);
+            r.facts.insert(["net", interface, "qdisc"], *kind, origin());
+            r.facts.insert(["net", interface, "qdisc_options"], options.join(" "), origin());
         }
     }
 }

@@ -11,7 +11,7 @@ mod memory;
 mod net;
 pub(crate) mod pcie;
 mod probe;
-mod program;
+pub(crate) mod program;
 mod reader;
 mod system;
 mod tree;
@@ -20,7 +20,9 @@ mod tuners;
 pub use manager::Manager;
 pub use probe::probe;
 pub use program::output as program_output;
+pub(crate) use system::runs;
 pub use tree::{Entries, Entry, Tree};
+pub(crate) use tuners::OURS as OUR_PROFILE;
 
 use crate::facts::Facts;
 use reader::Reader;

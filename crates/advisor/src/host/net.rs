@@ -253,6 +253,7 @@ fn bond(r: &mut Reader<'_>, name: &str) {
     let dir = format!("{NET}/{name}/bonding");
     r.file(path.join("mode"), &format!("{dir}/mode"), |t| mode(t).map(Value::from));
     r.file(path.join("hash"), &format!("{dir}/xmit_hash_policy"), |t| word(t.split_whitespace().next()?));
+    r.file(path.join("miimon"), &format!("{dir}/miimon"), count);
     r.file(path.join("tlb_dynamic_lb"), &format!("{dir}/tlb_dynamic_lb"), flag);
     r.file(path.join("lacp_rate"), &format!("{dir}/lacp_rate"), |t| word(t.split_whitespace().next()?));
 }

@@ -1,6 +1,9 @@
 //! The system: kernel, command line, maker, hypervisor, sysctls, module parameters, clock, daemons, limits, cgroup.
 
-use super::reader::{Reader, chosen, count, flag, word, words};
+use super::{
+    reader::{Reader, chosen, count, flag, word, words},
+    tree::Tree,
+};
 use crate::facts::{Origin, Path, Value};
 
 /// The sysctls that rules look at.
@@ -225,6 +228,12 @@ fn daemons(r: &mut Reader<'_>) {
             None => {}
         }
     }
+}
+
+/// Whether this daemon runs, as far as processes can be seen.
+pub(crate) fn runs(tree: &Tree, daemon: &str) -> bool {
+    let pids = tree.glance_names("proc").into_iter().filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    pids.filter_map(|pid| tree.glance(&format!("proc/{pid}/comm"))).any(|name| name == daemon)
 }
 
 /// Where the kernel cut a name just behind a `-`, without it.

@@ -8,6 +8,8 @@ use crate::facts::{Origin, Path, Value};
 
 /// Where profiles stand; the administrator's come first.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
+/// The profile that `advise apply` makes: what it sets itself is no other program's.
+pub(crate) const OURS: &str = "ropewalk-advise";
 /// Further profiles are not followed: they would include each other.
 const PROFILES_MAX: usize = 16;
 /// What the start of the drivers runs: its key in openib.conf, and the fact.
@@ -66,6 +68,12 @@ fn profile(tree: &Tree, name: &str, seen: &mut Vec<String>, set: &mut BTreeMap<S
         if let Some((_, names)) = line.split_once('=').filter(|(key, _)| key.trim() == "include") {
             names.split([',', ';', ' ']).for_each(|name| profile(tree, name.trim(), seen, set));
         }
+    }
+    if name == OURS {
+        // What ours sets is no longer what the others say.
+        let keys = lines().filter_map(|(_, line)| line.split_once('=')).map(|(key, _)| key.trim());
+        keys.for_each(|key| drop(set.remove(&format!("sysctl.{key}"))));
+        return;
     }
     let mut section = "";
     for (at, line) in lines() {

@@ -13,15 +13,16 @@ Examples:
   ropewalk advise explain bond-hash-inert        why, and where that stands
   ropewalk advise apply nvme-scheduler           what would be changed; with --yes it is
   ropewalk advise revert                         everything as it was before
-  ropewalk advise /tmp/dumps                     outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
-  mmdiag --config | ropewalk advise import-scale -       Scale's settings as tunables
+  ropewalk advise /tmp/dumps                     outputs of commands: lsattr, no, mmdiag, ethtool ...
+  ropewalk advise import-scale FILE              Scale's settings as tunables (mmdiag --config)
   ropewalk advise --cluster                      all machines of a cluster, and the odd one out
   ropewalk advise --probe n2                     also the size of packets on the way to n2
   ropewalk advise --html host.html               one page of it, to be sent or printed
-  ropewalk advise collect > host.tar             what it reads, to be read elsewhere: ropewalk advise host.tar
+  ropewalk advise collect > host.tar             what it reads of this machine, for elsewhere
+  ropewalk advise host.tar                       the same report there
 
-Exit status of a report: 0 nothing or notes; 1 a warning; 2 something critical; 3 the machine could not be read. The
-other commands: 0 done; 1 not done, stderr says why.";
+Exit status of a report: 0 nothing or notes; 1 a warning; 2 something critical; 3 the machine could
+not be read. The other commands: 0 done; 1 not done, stderr says why.";
 
 #[derive(Args)]
 pub struct Advise {
@@ -29,7 +30,7 @@ pub struct Advise {
     pub command: Option<AdviseCommand>,
     #[command(flatten)]
     pub machine: Machine,
-    /// All findings, not only the five best; of dumps also listings, evidence, whole run books, and what was not understood
+    /// All findings in full, not only the five best; of dumps also listings, evidence, whole run books, and what was not understood
     #[arg(long)]
     pub all: bool,
     /// For scripts

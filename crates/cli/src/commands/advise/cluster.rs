@@ -176,7 +176,7 @@ fn section(differences: &[Difference]) -> Section {
         says: Vec::new(),
     };
     let items = if differences.is_empty() { Vec::new() } else { vec![item] };
-    Section { name: "Differences between machines".to_owned(), items, good: Vec::new(), books: Vec::new() }
+    Section { name: "Differences between machines".to_owned(), items, ..Section::default() }
 }
 
 fn print(found: &[(&Machine, &str, &[Finding])], between: &[Finding], differences: &[Difference], all: bool) {

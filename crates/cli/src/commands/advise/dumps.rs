@@ -11,13 +11,17 @@ use std::{
 use advisor::{
     Severity,
     dumps::{
-        Document, Imported, Outcome, ROWS, RunBook, Verdict, document, has_scale_settings, import_scale,
+        Document, Imported, Outcome, ROWS, Row, RunBook, Verdict, document, has_scale_settings, import_scale,
         judge_for, run_books,
     },
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use super::html::{self, Item, Section};
+use super::{
+    html::{self, Item, Section},
+    rules::word,
+    text::{labelled, severity},
+};
 use crate::{
     args::{Advise, ImportScale},
     output,
@@ -31,6 +35,8 @@ const FILE_BYTES_MAX: u64 = 17 << 20;
 const WIDTH: usize = 100;
 /// Lines of evidence named without `--all`.
 const LINES_SHOWN: usize = 6;
+/// Findings told in full without `--all`; the others are a line each.
+const IN_FULL: usize = 5;
 
 /// One input with all that is said of it.
 struct Judged {
@@ -106,7 +112,7 @@ fn section(input: &Judged, all: bool) -> Section {
         (book.name.to_owned(), disrupts.chain(steps).collect())
     };
     let books = input.books.iter().map(steps).collect();
-    Section { name: input.doc.name.clone(), items, good, books }
+    Section { name: input.doc.name.clone(), systems: systems(&input.doc, all), items, good, books }
 }
 
 fn worst(judged: &[Judged]) -> Option<Severity> {
@@ -133,18 +139,26 @@ pub fn is_host(path: &Path) -> bool {
 pub fn explain(name: &str) -> bool {
     let Some(row) = ROWS.iter().find(|row| row.id == name) else { return false };
     output::line(format!("{} (a rule for dumps)", row.id));
-    paragraph(3, 11, &format!("is      {}", row.title));
+    labelled("is", &format!("{}, gain {}: {}", word(&row.severity), word(&row.gain()), row.title));
     if let (Some(look), Some(condition)) = (&row.look, &row.bad_if) {
-        paragraph(3, 11, &format!("when    {look} {condition}"));
+        labelled("when", &format!("{look} {condition}"));
     }
-    paragraph(3, 11, &format!("should  {}", row.advice));
-    paragraph(3, 11, &format!("why     {}", row.why));
-    paragraph(3, 11, &format!("source  {}", row.source));
+    for (label, text) in [("should", &row.advice), ("why", &row.why), ("source", &row.source)] {
+        labelled(label, text);
+    }
     if let Some(book) = &row.run_book {
-        paragraph(3, 11, &format!("runbook {book}"));
+        labelled("steps", &format!("run book {book}, with the finding"));
     }
     output::line(format!("   such as\n{}", row.bad.trim_end()));
     true
+}
+
+/// The rules for dumps whose name or what they look at has this in it.
+pub fn about(name: &str) -> Vec<(&'static str, &'static str)> {
+    let speaks = |row: &&'static Row| {
+        row.id.contains(name) || row.look.as_ref().is_some_and(|look| look.contains(name))
+    };
+    ROWS.iter().filter(speaks).map(|row| (row.id.as_str(), row.title.as_str())).collect()
 }
 
 /// Files as they are, directories as the files in them, by name.
@@ -196,18 +210,27 @@ fn print(input: &Judged, all: bool) {
         doc.read,
         doc.unknown.len()
     ));
-    systems(doc, all);
+    output::line("\nSystems");
+    let systems = systems(doc, all);
+    systems.iter().for_each(|system| paragraph(2, 4, system));
+    if systems.is_empty() {
+        output::line("  none that is known here");
+    }
     let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
-    output::line(format!("\nTo change or to know: {}", bad.len()));
     let mut rules: Vec<&str> = Vec::new();
     for rule in bad.iter().map(|verdict| verdict.judgement.rule) {
         if !rules.contains(&rule) {
             rules.push(rule);
         }
     }
-    for rule in rules {
-        let of_rule: Vec<&Verdict> = bad.iter().copied().filter(|v| v.judgement.rule == rule).collect();
-        findings_of_rule(&of_rule, all);
+    output::line(format!("\nTo change or to know: {}", rules.len()));
+    let of_rule =
+        |rule: &str| bad.iter().copied().filter(|v| v.judgement.rule == rule).collect::<Vec<&Verdict>>();
+    let in_full = if all { rules.len() } else { IN_FULL };
+    rules.iter().take(in_full).for_each(|rule| findings_of_rule(&of_rule(rule), all));
+    if let Some(rest) = rules.get(in_full..).filter(|rest| !rest.is_empty()) {
+        output::line(format!("  {} more, with reason and advice by --all:", rest.len()));
+        rest.iter().for_each(|rule| in_a_line(&of_rule(rule)));
     }
     if bad.is_empty() {
         output::line("  no rule applies");
@@ -228,8 +251,8 @@ fn print(input: &Judged, all: bool) {
 }
 
 /// What the document is of: systems named in sentences, and listings by system.
-fn systems(doc: &Document, all: bool) {
-    output::line("\nSystems");
+fn systems(doc: &Document, all: bool) -> Vec<String> {
+    let mut lines = Vec::new();
     let mut named: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for entry in doc.statements.iter().filter(|e| e.path.starts_with("system/")) {
         let (kind, name) =
@@ -237,7 +260,7 @@ fn systems(doc: &Document, all: bool) {
         named.entry(kind).or_default().push(format!("{name} (line {})", entry.line));
     }
     for (kind, names) in &named {
-        paragraph(2, 4, &format!("{kind}: {}", names.join(", ")));
+        lines.push(format!("{kind}: {}", names.join(", ")));
     }
     let mut listings: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for listing in doc.listings.iter().filter(|l| l.system != "any" || all || l.kind != "commands") {
@@ -256,22 +279,26 @@ fn systems(doc: &Document, all: bool) {
     for (system, found) in &listings {
         let system =
             if *system == "any" { "other listings".to_owned() } else { format!("listings of {system}") };
-        paragraph(2, 4, &format!("{system}: {}", found.join(", ")));
+        lines.push(format!("{system}: {}", found.join(", ")));
     }
-    if named.is_empty() && listings.is_empty() {
-        output::line("  none that is known here");
-    }
+    lines
+}
+
+/// Findings of one rule in short: what was seen first, and how often.
+fn in_a_line(of_rule: &[&Verdict]) {
+    let Some(first) = of_rule.first() else { return };
+    let times = if of_rule.len() > 1 { format!("; {} times in all", of_rule.len()) } else { String::new() };
+    // A bare value does not say what is wrong with it.
+    let bare = first.judgement.what.split_once(" = ").is_some_and(|(_, value)| !value.contains(' '));
+    let title = if bare { format!("{}: ", first.title) } else { String::new() };
+    let what = format!("{title}{}{}{times}", first.judgement.what, lines_of(first, false));
+    paragraph(4, 6, &format!("{}: {what} ({})", severity(first.severity), first.judgement.rule));
 }
 
 /// Findings of one rule: what it means once, what was seen each time.
 fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
     let Some(first) = of_rule.first() else { return };
-    let word = match first.severity {
-        Severity::Critical => "critical",
-        Severity::Warning => "warning",
-        Severity::Note => "note",
-    };
-    paragraph(2, 4, &format!("{word}: {} ({})", first.title, first.judgement.rule));
+    paragraph(2, 4, &format!("{}: {} ({})", severity(first.severity), first.title, first.judgement.rule));
     for verdict in of_rule {
         paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
         if all {

@@ -22,8 +22,11 @@ pub(super) struct Item {
 }
 
 /// All that is said of one machine or dump.
+#[derive(Default)]
 pub(super) struct Section {
     pub name: String,
+    /// What it is of.
+    pub systems: Vec<String>,
     /// Best first.
     pub items: Vec<Item>,
     /// What is in order.
@@ -36,7 +39,7 @@ impl Section {
     /// What was found on a machine.
     pub fn of_findings(name: &str, findings: &[Finding]) -> Section {
         let items = grouped(findings).iter().filter_map(|group| item(group)).collect();
-        Section { name: name.to_owned(), items, good: Vec::new(), books: Vec::new() }
+        Section { name: name.to_owned(), items, ..Section::default() }
     }
 }
 
@@ -94,11 +97,12 @@ fn page(of: &str, sections: &[Section]) -> String {
 
 fn section(page: &mut String, number: usize, section: &Section) {
     let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&section.name));
+    list(page, "Systems", &section.systems);
     if section.items.is_empty() {
         page.push_str("<p class=\"lead\">Nothing to change: no rule applies.</p>\n");
     } else {
         page.push_str(
-            "<div class=\"wide\"><table>\n<thead><tr><th></th><th>finding</th></tr></thead>\n<tbody>\n",
+            "<div class=\"wide\"><table>\n<thead><tr><th>severity</th><th>finding</th></tr></thead>\n<tbody>\n",
         );
         for item in &section.items {
             let _ = writeln!(
@@ -160,14 +164,16 @@ mod tests {
             says: vec![("why", "\"so\"".into())],
         };
         let books = vec![("book".to_owned(), vec!["step: lsattr <x>".to_owned()])];
-        let page =
-            page("h<1>", &[Section { name: "n".into(), items: vec![item], good: vec!["g".into()], books }]);
+        let systems = vec!["switch: <s>".to_owned()];
+        let section = Section { name: "n".into(), systems, items: vec![item], good: vec!["g".into()], books };
+        let page = page("h<1>", &[section]);
         for text in [
             "&lt;script&gt;",
             "x &amp; y",
             "&quot;so&quot;",
             "h&lt;1&gt;",
             "lsattr &lt;x&gt;",
+            "switch: &lt;s&gt;",
             "href=\"#0-a-rule\"",
         ] {
             assert!(page.contains(text), "{text}");

@@ -1,6 +1,6 @@
 //! `advise explain` and `advise rules`: what the catalogue says.
 
-use advisor::Catalogue;
+use advisor::{Catalogue, dumps::ROWS};
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::json;
@@ -8,20 +8,28 @@ use serde_json::json;
 use super::{dumps, text::labelled};
 use crate::output;
 
+/// The subject of rules that only dumps can trigger.
+const DUMPS: &str = "dump";
+
 pub(super) fn explain(name: &str) -> Result<()> {
     let catalogue = Catalogue::load()?;
     let Some(rule) = catalogue.rule(name) else {
         if dumps::explain(name) {
             return Ok(());
         }
-        let looking: Vec<&advisor::Rule> =
-            catalogue.rules.iter().filter(|r| r.looks_at().iter().any(|path| path.contains(name))).collect();
+        let looks = |rule: &&advisor::Rule| {
+            rule.id.contains(name) || rule.looks_at().iter().any(|path| path.contains(name))
+        };
+        let of_hosts = catalogue.rules.iter().filter(looks);
+        let mut rows: Vec<Vec<String>> =
+            of_hosts.map(|rule| vec![rule.id.clone(), rule.title.as_written().to_owned()]).collect();
+        rows.extend(dumps::about(name).iter().map(|(id, title)| vec![(*id).to_owned(), (*title).to_owned()]));
         ensure!(
-            !looking.is_empty(),
+            !rows.is_empty(),
             "there is no rule {name}, and none looks at such a fact: ropewalk advise rules"
         );
-        output::line(format!("rules that look at {name}:"));
-        looking.iter().for_each(|rule| output::line(format!("  {}", rule.id)));
+        output::line(format!("rules about {name}:"));
+        output::table(&["rule", "finds"], rows);
         return Ok(());
     };
     output::line(format!("{} ({}, since {})", rule.id, rule.subject, rule.since));
@@ -58,7 +66,7 @@ pub(super) fn explain(name: &str) -> Result<()> {
 }
 
 /// How an enumeration is written in the catalogue.
-fn word(value: &impl Serialize) -> String {
+pub(super) fn word(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
@@ -81,7 +89,13 @@ pub(super) fn rules(assumptions: bool, json: bool) -> Result<()> {
                 "looks_at": rule.looks_at(), "source": rule.source,
             })
         };
-        return output::json(&all.map(row).collect::<Vec<_>>());
+        let of_dumps = ROWS.iter().map(|rule| {
+            json!({
+                "id": rule.id, "subject": DUMPS, "severity": rule.severity, "title": rule.title,
+                "looks_at": rule.look.as_slice(), "source": rule.source,
+            })
+        });
+        return output::json(&all.map(row).chain(of_dumps).collect::<Vec<_>>());
     }
     let row = |rule: &advisor::Rule| {
         vec![
@@ -91,8 +105,11 @@ pub(super) fn rules(assumptions: bool, json: bool) -> Result<()> {
             rule.title.as_written().to_owned(),
         ]
     };
-    output::table(&["rule", "subject", "severity", "finds"], all.map(row).collect());
-    output::line(format!("{} rules", catalogue.rules.len()));
+    let of_dumps = ROWS
+        .iter()
+        .map(|rule| vec![rule.id.clone(), DUMPS.to_owned(), word(&rule.severity), rule.title.clone()]);
+    output::table(&["rule", "subject", "severity", "finds"], all.map(row).chain(of_dumps).collect());
+    output::line(format!("{} rules for hosts, {} for dumps", catalogue.rules.len(), ROWS.len()));
     Ok(())
 }
 

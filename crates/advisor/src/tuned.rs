@@ -1,0 +1,141 @@
+//! tuned's profile of our own. Where tuned runs with a profile, what `advise apply` sets in the kernel and below `/sys` lasts by a
+//! profile that includes the one in effect and is in effect instead of it; with its last line goes the profile, and the former one is
+//! in effect again. Which one that was stands in our profile itself, which is on disk before it is chosen.
+//! Of the running machine tuned's own program changes the profile, and has it in force when it ends; in a copy of one the files say
+//! it. A profile that the administrator has chosen meanwhile is the one in effect.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    host::{OUR_PROFILE, Tree, program, runs},
+    permanent,
+};
+
+const ACTIVE: &str = "etc/tuned/active_profile";
+const MODE: &str = "etc/tuned/profile_mode";
+/// What says in our profile that tuned had chosen the former one by itself.
+const CHOSEN: &str = "# tuned had chosen it by itself\n";
+/// How long a change of profiles may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Why tuned has not done what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum TunedError {
+    /// A file of its cannot be written.
+    #[error("write {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Its program failed.
+    #[error("{command}: {said}")]
+    Refused {
+        /// What was run.
+        command: String,
+        /// What it said last.
+        said: String,
+    },
+}
+
+/// What tuned does beside what we ask of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tuned {
+    /// The profiles in effect, ours not among them.
+    profiles: Vec<String>,
+    /// Whether tuned chose them by itself.
+    chosen: bool,
+    /// Whether ours is in effect.
+    ours: bool,
+    running: bool,
+}
+
+impl Tuned {
+    /// What is in effect here; none without a profile, or with one of no plain name.
+    pub(crate) fn of(root: &Path) -> Option<Tuned> {
+        let tree = Tree::below(root);
+        let active = tree.glance(ACTIVE)?;
+        let (ours, mut profiles): (Vec<&str>, Vec<&str>) =
+            active.split_whitespace().partition(|name| *name == OUR_PROFILE);
+        let ours = !ours.is_empty();
+        let mut chosen = tree.glance(MODE).is_some_and(|mode| mode == "auto");
+        let text = tree.glance(&permanent::Keeper::TunedSysctl.file()).unwrap_or_default();
+        if ours {
+            let includes = text.lines().find_map(|line| line.strip_prefix("include="));
+            if profiles.is_empty() {
+                profiles = includes?.split(',').map(str::trim).collect();
+            }
+            chosen = text.contains(CHOSEN.trim());
+        }
+        let plain = |name: &&str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+        };
+        let known = !profiles.is_empty() && profiles.iter().all(|name| plain(&name));
+        let profiles = profiles.into_iter().map(str::to_owned).collect();
+        known.then(|| Tuned { profiles, chosen, ours, running: runs(&tree, "tuned") })
+    }
+
+    /// Whether it makes its profile's settings here.
+    pub(crate) fn acts(&self) -> bool {
+        self.running
+    }
+
+    /// The head of our profile.
+    pub(crate) fn main(&self) -> String {
+        let chosen = if self.chosen { CHOSEN } else { "" };
+        format!(
+            "[main]\nsummary=What ropewalk advise apply has set, over {}\n{chosen}include={}\n",
+            self.profiles.join(" "),
+            self.profiles.join(",")
+        )
+    }
+
+    /// Puts our profile, which is written, into effect; again if its text has changed.
+    pub(crate) fn choose_ours(&self, root: &Path, changed: bool) -> Result<bool, TunedError> {
+        if self.ours && !changed {
+            return Ok(false);
+        }
+        choose(root, self.running, &[OUR_PROFILE], false)
+    }
+
+    /// Puts the former profile into effect again, before ours is removed.
+    pub(crate) fn choose_former(&self, root: &Path) -> Result<bool, TunedError> {
+        if !self.ours {
+            return Ok(false);
+        }
+        let profiles: Vec<&str> = self.profiles.iter().map(String::as_str).collect();
+        choose(root, self.running, &profiles, self.chosen)
+    }
+}
+
+fn choose(root: &Path, running: bool, profiles: &[&str], by_itself: bool) -> Result<bool, TunedError> {
+    if running && root == Path::new("/") {
+        let words: Vec<&str> = match by_itself {
+            true => vec!["tuned-adm", "auto_profile"],
+            false => ["tuned-adm", "profile"].iter().chain(profiles).copied().collect(),
+        };
+        let refused = |said| TunedError::Refused { command: words.join(" "), said };
+        program::run(&words, PATIENCE).map_err(refused)?;
+        return Ok(true);
+    }
+    // The profile says which of the two is in effect; with the former one all else is as it was.
+    let mode = if by_itself { "auto" } else { "manual" };
+    let mut files = [(ACTIVE, profiles.join(" ")), (MODE, mode.to_owned())];
+    if profiles != [OUR_PROFILE] {
+        files.reverse();
+    }
+    for (file, text) in files {
+        let path = root.join(file);
+        if file == MODE && !fs::exists(&path).unwrap_or(false) {
+            continue;
+        }
+        permanent::replace(&path, &format!("{text}\n"), false)
+            .map_err(|source| TunedError::Io { path, source })?;
+    }
+    Ok(true)
+}
