@@ -3,12 +3,14 @@
 #   bench/analytics.sh [OUT]          OUT defaults to target/analytics-figures
 # env: REPEAT=5  SECONDS_EACH=10  JOBS=4 (threads of the load)  DATA=/dev/shm/ropewalk-analytics  RW=BINARY  BUILD=0
 # The load is fio: 4 KiB random reads through a mount, direct, of a file that is in its page pool: small operations, as many as the machine gives.
+# Before that what recording an operation costs by itself (crates/base/examples/recording.rs), three times.
 # Printed: operations a second and CPU of the mount's process for each turn, the medians, and what the mount itself says that counting took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${1:-target/analytics-figures}
 REPEAT=${REPEAT:-5} SECONDS_EACH=${SECONDS_EACH:-10} JOBS=${JOBS:-4} DATA=${DATA:-/dev/shm/ropewalk-analytics}
 RW=${RW:-target/release/ropewalk}
+for n in 1 2 3; do cargo run --release -q -p ropewalk-base --example recording; done
 [ "${BUILD:-1}" = 0 ] || cargo build --release -q -p ropewalk-cli
 mkdir -p "$OUT" "$DATA"
 MNT=$(mktemp -d /tmp/ropewalk-analytics.XXXXXX)

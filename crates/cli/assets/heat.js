@@ -132,7 +132,7 @@ export class Heat {
     const every = Math.max(Math.ceil(18 / row), 1);
     if (this.rows.length) {
       for (let bucket = this.low; bucket <= this.high + 1; bucket += every) {
-        context.fillText(this.starts?.[bucket] ?? "", LEFT - 6, TOP + (this.high + 1 - bucket) * row);
+        context.fillText(this.start(bucket), LEFT - 6, TOP + (this.high + 1 - bucket) * row);
       }
     } else {
       context.textAlign = "center";
@@ -229,7 +229,12 @@ export class Heat {
 
   /** Where a band begins and ends, for people. */
   band(low, high) {
-    return `${this.starts[low]} to ${this.starts[high + 1] ?? (this.starts[low]?.endsWith("%") ? "100%" : "")}`;
+    return `${this.start(low)} to ${this.start(high + 1)}`;
+  }
+
+  /** Where a bucket begins; that behind the last of shares is all. */
+  start(bucket) {
+    return this.starts?.[bucket] ?? (this.starts?.[bucket - 1]?.endsWith("%") ? "100%" : "");
   }
 
   between(a, b) {

@@ -6,16 +6,18 @@ use std::{
     collections::HashMap,
     fs,
     path::PathBuf,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
 };
 
-use base::stats::{Counter, Utilisation, counter, gauge, utilisation};
+use base::stats::{self, Brought, Counter, Utilisation, counter, gauge, utilisation};
+use parking_lot::Mutex;
 
 use super::ident;
 use crate::cluster_dir::access;
 
-/// When it looks: so long before each second is over, so that each has its own figures.
-const BEFORE_END: Duration = Duration::from_millis(100);
+/// How often it is tried to tell of the host, and asked how fast its links are.
+const EVERY: Duration = Duration::from_secs(1);
 /// Interfaces of a host that are told apart.
 const INTERFACES_MAX: usize = 64;
 /// Sums that are remembered: those of a host, and two for each interface.
@@ -34,24 +36,38 @@ pub fn begin(histories: PathBuf) {
 }
 
 fn run(histories: &std::path::Path) {
-    let mut own = Own::default();
-    let mut host = None;
+    let usage = Arc::new(Usage::default());
+    usage.own.lock().look();
+    let brought: Weak<Usage> = Arc::downgrade(&usage);
+    stats::bring_up_to_date(brought);
+    let mut held = None;
     loop {
-        own.look();
         // Nothing of it but the lock is used.
-        host = host.or_else(|| claim(histories).map(|held| (held, Host::new())));
-        if let Some((_, host)) = &mut host {
-            host.look();
+        held = held.or_else(|| claim(histories));
+        if held.is_some() {
+            // A card may take its time to say how fast it is: no second waits for that.
+            let speeds = speeds();
+            usage.host.lock().get_or_insert_with(Host::begin).speeds = speeds;
         }
-        std::thread::sleep(to_the_end());
+        std::thread::sleep(EVERY);
     }
 }
 
-/// How long it is to a moment before the end of a second.
-fn to_the_end() -> Duration {
-    let of_second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-    let left = Duration::from_nanos(1_000_000_000 - u64::from(of_second));
-    left.checked_sub(BEFORE_END).unwrap_or(left + Duration::from_secs(1) - BEFORE_END)
+/// Looked at when a second is closed, so that each has its own figures, however busy the machine is.
+#[derive(Default)]
+struct Usage {
+    own: Mutex<Own>,
+    /// If this process tells of it.
+    host: Mutex<Option<Host>>,
+}
+
+impl Brought for Usage {
+    fn up_to_date(&self) {
+        self.own.lock().look();
+        if let Some(host) = &mut *self.host.lock() {
+            host.look();
+        }
+    }
 }
 
 fn claim(histories: &std::path::Path) -> Option<fs::File> {
@@ -115,12 +131,17 @@ fn cpus(stat: &str) -> impl Iterator<Item = (&str, u64, u64)> {
     })
 }
 
-/// Bytes a second that an interface can carry in each direction, if it tells.
-fn speed(interface: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
-    let megabits =
-        text.trim().parse::<u64>().ok().filter(|megabits| (1..u64::from(u32::MAX)).contains(megabits))?;
-    Some(megabits * 125_000)
+/// As in [`Host::speeds`].
+fn speeds() -> HashMap<String, u64> {
+    let links = fs::read_dir("/sys/class/net").into_iter().flatten().flatten().take(INTERFACES_MAX);
+    let speed = |link: fs::DirEntry| {
+        let megabits = fs::read_to_string(link.path().join("speed")).ok()?.trim().parse::<u64>().ok()?;
+        // What it does not know some drivers tell as all ones.
+        (1..u64::from(u32::MAX))
+            .contains(&megabits)
+            .then(|| (link.file_name().to_string_lossy().into_owned(), megabits * 125_000))
+    };
+    links.filter_map(speed).collect()
 }
 
 /// Microseconds of a clock tick: the kernel shows hundredths on every architecture that we run on, whatever it counts by.
@@ -158,14 +179,25 @@ struct Host {
     name: String,
     sums: Sums,
     shares: Shares,
+    /// Bytes a second that an interface can carry in each direction, of those that tell.
+    speeds: HashMap<String, u64>,
     /// When it was looked at last.
     looked: Instant,
 }
 
 impl Host {
-    fn new() -> Host {
+    /// What is counted begins now.
+    fn begin() -> Host {
         let name = ident::own_ident().host;
-        Host { name, sums: Sums::default(), shares: Shares::default(), looked: Instant::now() }
+        let mut host = Host {
+            name,
+            sums: Sums::default(),
+            shares: Shares::default(),
+            speeds: HashMap::new(),
+            looked: Instant::now(),
+        };
+        host.look();
+        host
     }
 
     fn look(&mut self) {
@@ -206,8 +238,8 @@ impl Host {
                     let labels = [("host", host), ("interface", interface), ("direction", direction)];
                     let key = format!("{interface} {direction}");
                     self.sums.now(&key, bytes, || counter("host_net_bytes", &labels));
-                    if let Some(speed) = speed(interface) {
-                        let could = (speed as f64 * since.as_secs_f64()) as u64;
+                    if let Some(speed) = self.speeds.get(interface) {
+                        let could = (*speed as f64 * since.as_secs_f64()) as u64;
                         let make = || utilisation("host_net_utilisation", &labels);
                         self.shares.more(&key, bytes, could, make);
                     }
@@ -226,14 +258,5 @@ mod tests {
         let stat = "cpu  30 0 10 150 10 0 0 0 7 0\ncpu0 20 0 5 70 5 0 0 0 7 0\ncpu11 10 0 5 80 5 0 0 0 0 0\nintr 5\ncpu12 x\n";
         let found: Vec<_> = cpus(stat).collect();
         assert_eq!(found, [("0", 25, 100), ("11", 15, 100)]);
-    }
-
-    #[test]
-    fn it_looks_shortly_before_a_second_is_over() {
-        let left = to_the_end();
-        assert!(left <= Duration::from_secs(1), "{left:?}");
-        let looked = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left;
-        // Between the two looks at the clock a moment passes.
-        assert!((850..=999).contains(&looked.subsec_millis()), "{looked:?}");
     }
 }
