@@ -14,7 +14,7 @@ use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
-    cluster_dir::{ClusterDir, access, make},
+    cluster_dir::{ClusterDir, OwnManager, access, host::host_name, make},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
@@ -156,6 +156,38 @@ fn write_dump<T>(file: File, path: &Path, write: impl FnOnce(&mut dyn Write) -> 
     Ok(written)
 }
 
+/// The store of a manager of this machine that does not run: of several managers any has a whole table, up to what it has followed.
+fn resting(dir: &ClusterDir) -> Result<PathBuf> {
+    let rests = |own: &OwnManager| pid_file::live_pid(&dir.pid_file(&own.local)).is_none();
+    match dir.file.own_managers().into_iter().find(rests) {
+        Some(own) => Ok(dir.data_of(&own)),
+        None if dir.file.all_managers().len() < 2 => stopped(dir),
+        None => bail!(
+            "no manager of this machine is at rest; where one follows, stop it: ropewalk down --dir {}",
+            dir.path.display()
+        ),
+    }
+}
+
+/// The directory where a store is made from a dump. With several managers none of them may be active, and none goes on with the journal
+/// that was.
+fn replaced(dir: &ClusterDir) -> Result<PathBuf> {
+    let store = match dir.file.all_managers().len() {
+        1 => stopped(dir)?,
+        _ => {
+            let store = resting(dir)?;
+            if link::run(async { Link::new(dir)?.cluster().await }).is_ok() {
+                bail!("a manager is active; stop them all first: ropewalk down, on each of their machines");
+            }
+            store
+        }
+    };
+    if let Some(etcd) = &dir.file.etcd {
+        store::must_be_free(&etcd.place()?, &format!("`manager restore` on {}", host_name()))?;
+    }
+    Ok(store)
+}
+
 #[derive(Serialize)]
 struct Checked {
     whole: bool,
@@ -168,7 +200,7 @@ struct Checked {
 /// `ropewalk manager check`.
 pub fn check(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let place = stopped(&dir)?;
+    let place = resting(&dir)?;
     let found = manager::check::check(&place)?;
     let count = found.problems.len() as u64 + found.more;
     if listing.json {
@@ -181,7 +213,12 @@ pub fn check(listing: &Listing) -> Result<()> {
         })?;
     } else {
         found.problems.iter().for_each(output::line);
-        output::line(format!("{} records, the last commit is {}", found.records, found.last));
+        output::line(format!(
+            "{} records, the last commit is {}, in {}",
+            found.records,
+            found.last,
+            place.display()
+        ));
     }
     if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", place.display()) }
 }
@@ -189,6 +226,12 @@ pub fn check(listing: &Listing) -> Result<()> {
 /// `ropewalk manager accept-loss`.
 pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
     let dir = args.dir.open()?;
+    if dir.file.all_managers().len() > 1 {
+        bail!(
+            "there are several managers, each with the whole table: move a damaged one's directory away, and start it; it copies the \
+             table from the active manager. If no whole one is left: ropewalk manager restore"
+        );
+    }
     let place = stopped(&dir)?;
     if !args.yes {
         bail!(
@@ -210,7 +253,7 @@ pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
 /// `ropewalk manager restore`.
 pub fn restore(args: &ManagerFile) -> Result<()> {
     let dir = args.dir.open()?;
-    let store = stopped(&dir)?;
+    let store = replaced(&dir)?;
     if has_entries(&store) {
         bail!(
             "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
@@ -228,6 +271,11 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
         store.display(),
         dir.path.display()
     ));
+    if dir.file.all_managers().len() > 1 {
+        output::line(
+            "the other managers' directories belong to the journal that was: move them away before they are started",
+        );
+    }
     Ok(())
 }
 

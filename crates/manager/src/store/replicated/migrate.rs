@@ -54,6 +54,17 @@ fn mark_of(path: &Path, cache_bytes: usize) -> Result<Mark, StoreError> {
     Ok(RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default())
 }
 
+/// Refuses if etcd does not answer, or has a journal at that place: a table that is to begin one there finds none.
+pub fn must_be_free(place: &Place, who: &str) -> Result<(), StoreError> {
+    match start_at(place, who)? {
+        None => Ok(()),
+        Some(_) => Err(failed(format!(
+            "{place} holds the journal of the former store; once no manager is to go on with that: etcdctl del --prefix {}/",
+            place.prefix
+        ))),
+    }
+}
+
 /// Into etcd. Refused, and nothing is changed, if etcd does not answer or has a journal at that place.
 pub fn to_etcd(path: &Path, cache_bytes: usize, place: &Place, who: &str) -> Result<(), StoreError> {
     into_etcd(path, cache_bytes, place, who, &mut |_| Ok(()))
