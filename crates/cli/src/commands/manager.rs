@@ -43,15 +43,28 @@ pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
             names.join(", ")
         );
     }
-    let Some(own) = dir.file.own_managers().into_iter().next() else {
-        bail!("the manager's store is on another machine, that of {}; run this there", dir.managers.places());
-    };
-    match pid_file::live_pid(&dir.pid_file(&own.local)) {
-        Some(pid) => bail!(
-            "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
-            dir.path.display()
-        ),
-        None => Ok(dir.data_of(&own)),
+    own_stopped(dir)
+}
+
+/// The directory of this machine's manager, the first where it has several: none of them runs.
+fn own_stopped(dir: &ClusterDir) -> Result<PathBuf> {
+    let all = dir.file.own_managers();
+    for own in &all {
+        if let Some(pid) = pid_file::live_pid(&dir.pid_file(&own.local)) {
+            bail!(
+                "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
+                dir.path.display()
+            );
+        }
+    }
+    match all.first() {
+        Some(own) => Ok(dir.data_of(own)),
+        None => {
+            bail!(
+                "the manager's store is on another machine, that of {}; run this there",
+                dir.managers.places()
+            )
+        }
     }
 }
 
@@ -169,23 +182,38 @@ fn resting(dir: &ClusterDir) -> Result<PathBuf> {
     }
 }
 
-/// The directory where a store is made from a dump. With several managers none of them may be active, and none goes on with the journal
-/// that was.
-fn replaced(dir: &ClusterDir) -> Result<PathBuf> {
-    let store = match dir.file.all_managers().len() {
-        1 => stopped(dir)?,
-        _ => {
-            let store = resting(dir)?;
-            if link::run(async { Link::new(dir)?.cluster().await }).is_ok() {
-                bail!("a manager is active; stop them all first: ropewalk down, on each of their machines");
-            }
-            store
+/// Refuses to make a store from a dump where something would be lost, or be at odds with it: tables that are here, another machine's
+/// manager that is active, a journal that etcd has.
+fn nothing_is_replaced(dir: &ClusterDir) -> Result<()> {
+    for own in dir.file.own_managers() {
+        let store = dir.data_of(&own);
+        if has_entries(&store) {
+            bail!(
+                "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
+                store.display(),
+                store.display(),
+                store.display()
+            );
         }
-    };
-    if let Some(etcd) = &dir.file.etcd {
-        store::must_be_free(&etcd.place()?, &format!("`manager restore` on {}", host_name()))?;
     }
-    Ok(store)
+    let several = dir.file.all_managers().len() > 1;
+    if several && link::run(async { Link::new(dir)?.cluster().await }).is_ok() {
+        bail!(
+            "a manager on another machine is active; stop them all first: ropewalk down, on each of their machines"
+        );
+    }
+    let Some(etcd) = &dir.file.etcd else { return Ok(()) };
+    let free = store::must_be_free(&etcd.place()?, &format!("`manager restore` on {}", host_name()));
+    match etcd.members.iter().find(|member| pid_file::live_pid(&dir.pid_file(&member.name)).is_none()) {
+        Some(member) => free.with_context(|| {
+            format!(
+                "this machine runs etcd itself; start its members for the time being, as ropewalk serve --dir {} --name {}",
+                dir.path.display(),
+                member.name
+            )
+        }),
+        None => Ok(free?),
+    }
 }
 
 #[derive(Serialize)]
@@ -253,15 +281,8 @@ pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
 /// `ropewalk manager restore`.
 pub fn restore(args: &ManagerFile) -> Result<()> {
     let dir = args.dir.open()?;
-    let store = replaced(&dir)?;
-    if has_entries(&store) {
-        bail!(
-            "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
-            store.display(),
-            store.display(),
-            store.display()
-        );
-    }
+    let store = own_stopped(&dir)?;
+    nothing_is_replaced(&dir)?;
     let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
     let count = manager::restore(&store, &mut BufReader::new(file)).with_context(|| {
         format!("restore from {}; no store was made, take another dump", args.file.display())
@@ -273,7 +294,7 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
     ));
     if dir.file.all_managers().len() > 1 {
         output::line(
-            "the other managers' directories belong to the journal that was: move them away before they are started",
+            "it is started first; the others copy its table: move their directories away, on every machine, before they are started",
         );
     }
     Ok(())
