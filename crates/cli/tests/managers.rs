@@ -181,7 +181,7 @@ fn restore(cluster: &Cluster) {
     assert!(error.contains("move it away"), "{error}");
     cluster.put_managers_aside();
     let error = refused(&restore);
-    assert!(error.contains("--name etcd@0"), "{error}");
+    assert!(error.contains("--name etcd@1"), "{error}");
     cluster.start_etcd();
     let error = refused(&restore);
     assert!(error.contains("etcdctl del --prefix") && !dir.join("manager").exists(), "{error}");

@@ -14,7 +14,7 @@ use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
-    cluster_dir::{ClusterDir, OwnManager, access, host::host_name, make},
+    cluster_dir::{ClusterDir, EtcdMember, OwnManager, access, host::host_name, make},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
@@ -203,17 +203,26 @@ fn nothing_is_replaced(dir: &ClusterDir) -> Result<()> {
         );
     }
     let Some(etcd) = &dir.file.etcd else { return Ok(()) };
-    let free = store::must_be_free(&etcd.place()?, &format!("`manager restore` on {}", host_name()));
-    match etcd.members.iter().find(|member| pid_file::live_pid(&dir.pid_file(&member.name)).is_none()) {
+    let place = etcd.place()?;
+    let rests = |member: &&EtcdMember| pid_file::live_pid(&dir.pid_file(&member.name)).is_none();
+    let free = store::is_free(&place, &format!("`manager restore` on {}", host_name()));
+    let free = match etcd.members.iter().find(rests).filter(|_| free.is_err()) {
         Some(member) => free.with_context(|| {
             format!(
                 "this machine runs etcd itself; start its members for the time being, as ropewalk serve --dir {} --name {}",
                 dir.path.display(),
                 member.name
             )
-        }),
-        None => Ok(free?),
+        })?,
+        None => free?,
+    };
+    if !free {
+        bail!(
+            "{place} holds the journal of the former store; once no manager is to go on with that: etcdctl del --prefix {}/",
+            place.prefix
+        );
     }
+    Ok(())
 }
 
 #[derive(Serialize)]

@@ -260,7 +260,7 @@ impl Cluster {
 
     /// Starts the members of etcd alone.
     pub fn start_etcd(&self) {
-        (0..3).for_each(|member| self.start_server(&format!("etcd@{member}")));
+        (1..=3).for_each(|member| self.start_server(&format!("etcd@{member}")));
     }
 
     /// The managers' journal is to begin at a place in etcd where there is none.
@@ -268,6 +268,8 @@ impl Cluster {
         let file = self.dir().join("cluster.toml");
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.contains("/ropewalk\""), "{text}");
+        // Without the first line, which has the sum of what the program wrote.
+        let (_, text) = text.split_once('\n').unwrap();
         fs::write(&file, text.replace("/ropewalk\"", "/restored\"")).unwrap();
     }
 

@@ -57,15 +57,9 @@ fn mark_of(path: &Path, cache_bytes: usize) -> Result<Mark, StoreError> {
     Ok(RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default())
 }
 
-/// Refuses if etcd does not answer, or has a journal at that place: a table that is to begin one there finds none.
-pub fn must_be_free(place: &Place, who: &str) -> Result<(), StoreError> {
-    match start_at(place, who, ELECTION)? {
-        None => Ok(()),
-        Some(_) => Err(failed(format!(
-            "{place} holds the journal of the former store; once no manager is to go on with that: etcdctl del --prefix {}/",
-            place.prefix
-        ))),
-    }
+/// Whether etcd has no journal at that place, so that a table which is to begin one there can. An error: it does not answer.
+pub fn is_free(place: &Place, who: &str) -> Result<bool, StoreError> {
+    Ok(start_at(place, who, ELECTION)?.is_none())
 }
 
 /// Into etcd. Refused, and nothing is changed, if etcd does not answer or has a journal at that place.
