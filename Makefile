@@ -27,7 +27,7 @@ takeovers: setup
 	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test takeovers takes_over -- --nocapture
 
 over-etcd: setup
-	ROPEWALK_TEST_STORE=etcd cargo test --package ropewalk-cli --test pjdfstest --test coherence --test fsx -- --nocapture --skip goes_through_a_dump
+	ROPEWALK_TEST_STORE=etcd cargo test --package ropewalk-cli --test pjdfstest --test coherence --test fsx -- --nocapture
 
 workload: setup build
 	scripts/workload.sh

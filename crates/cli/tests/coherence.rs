@@ -482,13 +482,25 @@ fn the_managers_store_goes_through_a_dump() {
     }
     ok(&["manager", "dump", "--dir", dir, dump]);
     mounts.cluster.down();
-    ok(&["manager", "dump", "--dir", dir, &format!("{dump}.down")]);
+    let down = ["manager", "dump", "--dir", dir, &format!("{dump}.down")];
+    if common::over_etcd() {
+        // Nobody knows which of several tables has all.
+        let none = common::refused(&down);
+        assert!(none.contains("is the cluster up?"), "{none}");
+    } else {
+        ok(&down);
+    }
     let full = common::refused(&["manager", "restore", "--dir", dir, dump]);
     assert!(full.contains("move it away"), "{full}");
     let store = mounts.cluster.dir().join("manager");
-    fs::rename(&store, mounts.more.path().join("old")).unwrap();
-    let none = common::refused(&["manager", "dump", "--dir", dir, &format!("{dump}.none")]);
-    assert!(none.contains("manager restore"), "{none}");
+    mounts.cluster.put_managers_aside();
+    if common::over_etcd() {
+        mounts.cluster.start_etcd();
+        mounts.cluster.name_fresh_place();
+    } else {
+        let none = common::refused(&["manager", "dump", "--dir", dir, &format!("{dump}.none")]);
+        assert!(none.contains("manager restore"), "{none}");
+    }
     let bytes = fs::read(dump).unwrap();
     let flipped = bytes.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == bytes.len() / 2)).collect();
     for bad in [bytes[..bytes.len() - 1].to_vec(), [&bytes[..], b"x"].concat(), flipped] {

@@ -16,7 +16,13 @@ mod registers;
 #[path = "common/work.rs"]
 mod work;
 
-use std::{fs, net::TcpListener, path::Path, thread, time::Instant};
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    thread,
+    time::Instant,
+};
 
 use common::{Cluster, Random, ok, refused, seed, until};
 use mounts::Mounts;
@@ -114,6 +120,83 @@ fn exchange(cluster: &Cluster, name: &str, other: &str) {
     assert_eq!(secrets(name).len(), 1);
     assert_ne!(secrets(name), before);
     all_stand(cluster);
+}
+
+/// What is said of a table that rests. A damaged one that follows is not mended, but copied anew.
+fn look_at_tables(cluster: &Cluster) {
+    let dir = cluster.dir();
+    let command = |what: &'static str| ["manager", what, "--dir", dir.to_str().unwrap()];
+    let error = refused(&command("check"));
+    assert!(error.contains("at rest") && error.contains("ropewalk down"), "{error}");
+    let (local, follower) = standbys(cluster).swap_remove(0);
+    let rest = || cluster.kill(|process| process == local);
+    let whole = |told: &str| assert!(told.contains(dir.join(&local).to_str().unwrap()), "{told}");
+    rest();
+    whole(&ok(&command("check")));
+    let table = dir.join(&local).join("store.redb");
+    let mut bytes = fs::read(&table).unwrap();
+    bytes.iter_mut().skip(4096 + 64).step_by(512).for_each(|byte| *byte ^= 1);
+    fs::write(&table, bytes).unwrap();
+    let error = refused(&command("check"));
+    assert!(error.contains("store.redb") || error.contains("wrong"), "{error}");
+    for yes in [&[][..], &["--yes"]] {
+        let error = refused(&[&command("accept-loss"), yes].concat());
+        assert!(error.contains("move a damaged one's directory away"), "{error}");
+    }
+    let aside = dir.join("damaged");
+    fs::rename(dir.join(&local), &aside).unwrap();
+    cluster.start_server(&local);
+    all_stand(cluster);
+    assert!(standbys(cluster).iter().any(|(_, name)| *name == follower));
+    rest();
+    whole(&ok(&command("check")));
+    cluster.start_server(&local);
+    all_stand(cluster);
+    fs::remove_dir_all(aside).unwrap();
+}
+
+/// Every name, of the directory and of all in it.
+fn names(of: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = fs::read_dir(of).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let dirs: Vec<PathBuf> = all.iter().filter(|path| path.is_dir()).cloned().collect();
+    all.extend(dirs.iter().flat_map(|dir| names(dir)));
+    all.sort();
+    all
+}
+
+/// All tables and the journal are given up; a dump makes a store of which all managers have a table.
+fn restore(cluster: &Cluster) {
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let name = dir.to_str().unwrap();
+    fs::write(mnt.join("kept"), "in the dump").unwrap();
+    fs::File::open(mnt.join("kept")).unwrap().sync_all().unwrap();
+    let before = names(&mnt);
+    let dump = dir.with_file_name("dump");
+    let restore = ["manager", "restore", "--dir", name, dump.to_str().unwrap()];
+    ok(&["manager", "dump", "--dir", name, dump.to_str().unwrap()]);
+    let error = refused(&restore);
+    assert!(error.contains("the manager runs"), "{error}");
+    cluster.down();
+    let error = refused(&restore);
+    assert!(error.contains("move it away"), "{error}");
+    cluster.put_managers_aside();
+    let error = refused(&restore);
+    assert!(error.contains("--name etcd@1"), "{error}");
+    cluster.start_etcd();
+    let error = refused(&restore);
+    assert!(error.contains("etcdctl del --prefix") && !dir.join("manager").exists(), "{error}");
+    cluster.name_fresh_place();
+    let told = ok(&restore);
+    assert!(told.contains("records are in") && told.contains("the others copy its table"), "{told}");
+    ok(&["up", "--dir", name, "--detach", "--mount", mnt.to_str().unwrap()]);
+    all_stand(cluster);
+    assert_eq!((managers(cluster).len(), names(&mnt)), (3, before));
+    assert_eq!(fs::read_to_string(mnt.join("kept")).unwrap(), "in the dump");
+    // One that copied leads as well as the one that was restored.
+    let (_, heir) = standbys(cluster).swap_remove(0);
+    ok(&["manager", "promote", "--dir", name, &heir]);
+    fs::write(mnt.join("kept"), "and changed since").unwrap();
+    assert_eq!(active(cluster).1, heir);
 }
 
 /// What a fault does, from its begin until all stands again. How long nothing went on is told.
@@ -254,6 +337,10 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
     exchange(cluster, name, other);
     drop(down);
     all_but_one_stand(cluster, "other");
+    // On the other machine all looks as if no manager were left.
+    fs::rename(Path::new(other).join("manager"), Path::new(other).join("manager.old")).unwrap();
+    let error = refused(&["manager", "restore", "--dir", other, &format!("{other}.dump-of-other")]);
+    assert!(error.contains("another machine is active"), "{error}");
     // It cannot be told now: an exchange waits for it, or for its end as a manager.
     assert!(authority("renew", name).contains("manager other"));
     let error = refused(&["cluster", "authority", "finish", "--dir", name]);
@@ -266,4 +353,6 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
     ok(&["up", "--dir", name, "--detach", "--mount", cluster.mnt().to_str().unwrap()]);
     assert!(cluster.mnt().join("register0").exists());
     all_stand(cluster);
+    look_at_tables(cluster);
+    restore(cluster);
 }

@@ -14,7 +14,7 @@ use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
-    cluster_dir::{ClusterDir, access, make},
+    cluster_dir::{ClusterDir, EtcdMember, OwnManager, access, host::host_name, make},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
@@ -43,15 +43,28 @@ pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
             names.join(", ")
         );
     }
-    let Some(own) = dir.file.own_managers().into_iter().next() else {
-        bail!("the manager's store is on another machine, that of {}; run this there", dir.managers.places());
-    };
-    match pid_file::live_pid(&dir.pid_file(&own.local)) {
-        Some(pid) => bail!(
-            "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
-            dir.path.display()
-        ),
-        None => Ok(dir.data_of(&own)),
+    own_stopped(dir)
+}
+
+/// The directory of this machine's manager, the first where it has several: none of them runs.
+fn own_stopped(dir: &ClusterDir) -> Result<PathBuf> {
+    let all = dir.file.own_managers();
+    for own in &all {
+        if let Some(pid) = pid_file::live_pid(&dir.pid_file(&own.local)) {
+            bail!(
+                "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
+                dir.path.display()
+            );
+        }
+    }
+    match all.first() {
+        Some(own) => Ok(dir.data_of(own)),
+        None => {
+            bail!(
+                "the manager's store is on another machine, that of {}; run this there",
+                dir.managers.places()
+            )
+        }
     }
 }
 
@@ -156,6 +169,62 @@ fn write_dump<T>(file: File, path: &Path, write: impl FnOnce(&mut dyn Write) -> 
     Ok(written)
 }
 
+/// The store of a manager of this machine that does not run: of several managers any has a whole table, up to what it has followed.
+fn resting(dir: &ClusterDir) -> Result<PathBuf> {
+    let rests = |own: &OwnManager| pid_file::live_pid(&dir.pid_file(&own.local)).is_none();
+    match dir.file.own_managers().into_iter().find(rests) {
+        Some(own) => Ok(dir.data_of(&own)),
+        None if dir.file.all_managers().len() < 2 => stopped(dir),
+        None => bail!(
+            "no manager of this machine is at rest; where one follows, stop it: ropewalk down --dir {}",
+            dir.path.display()
+        ),
+    }
+}
+
+/// Refuses to make a store from a dump where something would be lost, or be at odds with it: tables that are here, another machine's
+/// manager that is active, a journal that etcd has.
+fn nothing_is_replaced(dir: &ClusterDir) -> Result<()> {
+    for own in dir.file.own_managers() {
+        let store = dir.data_of(&own);
+        if has_entries(&store) {
+            bail!(
+                "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
+                store.display(),
+                store.display(),
+                store.display()
+            );
+        }
+    }
+    let several = dir.file.all_managers().len() > 1;
+    if several && link::run(async { Link::new(dir)?.cluster().await }).is_ok() {
+        bail!(
+            "a manager on another machine is active; stop them all first: ropewalk down, on each of their machines"
+        );
+    }
+    let Some(etcd) = &dir.file.etcd else { return Ok(()) };
+    let place = etcd.place()?;
+    let rests = |member: &&EtcdMember| pid_file::live_pid(&dir.pid_file(&member.name)).is_none();
+    let free = store::is_free(&place, &format!("`manager restore` on {}", host_name()));
+    let free = match etcd.members.iter().find(rests).filter(|_| free.is_err()) {
+        Some(member) => free.with_context(|| {
+            format!(
+                "this machine runs etcd itself; start its members for the time being, as ropewalk serve --dir {} --name {}",
+                dir.path.display(),
+                member.name
+            )
+        })?,
+        None => free?,
+    };
+    if !free {
+        bail!(
+            "{place} holds the journal of the former store; once no manager is to go on with that: etcdctl del --prefix {}/",
+            place.prefix
+        );
+    }
+    Ok(())
+}
+
 #[derive(Serialize)]
 struct Checked {
     whole: bool,
@@ -168,7 +237,7 @@ struct Checked {
 /// `ropewalk manager check`.
 pub fn check(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let place = stopped(&dir)?;
+    let place = resting(&dir)?;
     let found = manager::check::check(&place)?;
     let count = found.problems.len() as u64 + found.more;
     if listing.json {
@@ -181,7 +250,12 @@ pub fn check(listing: &Listing) -> Result<()> {
         })?;
     } else {
         found.problems.iter().for_each(output::line);
-        output::line(format!("{} records, the last commit is {}", found.records, found.last));
+        output::line(format!(
+            "{} records, the last commit is {}, in {}",
+            found.records,
+            found.last,
+            place.display()
+        ));
     }
     if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", place.display()) }
 }
@@ -189,6 +263,12 @@ pub fn check(listing: &Listing) -> Result<()> {
 /// `ropewalk manager accept-loss`.
 pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
     let dir = args.dir.open()?;
+    if dir.file.all_managers().len() > 1 {
+        bail!(
+            "there are several managers, each with the whole table: move a damaged one's directory away, and start it; it copies the \
+             table from the active manager. If no whole one is left: ropewalk manager restore"
+        );
+    }
     let place = stopped(&dir)?;
     if !args.yes {
         bail!(
@@ -210,15 +290,8 @@ pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
 /// `ropewalk manager restore`.
 pub fn restore(args: &ManagerFile) -> Result<()> {
     let dir = args.dir.open()?;
-    let store = stopped(&dir)?;
-    if has_entries(&store) {
-        bail!(
-            "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
-            store.display(),
-            store.display(),
-            store.display()
-        );
-    }
+    let store = own_stopped(&dir)?;
+    nothing_is_replaced(&dir)?;
     let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
     let count = manager::restore(&store, &mut BufReader::new(file)).with_context(|| {
         format!("restore from {}; no store was made, take another dump", args.file.display())
@@ -228,6 +301,11 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
         store.display(),
         dir.path.display()
     ));
+    if dir.file.all_managers().len() > 1 {
+        output::line(
+            "it is started first; the others copy its table: move their directories away, on every machine, before they are started",
+        );
+    }
     Ok(())
 }
 

@@ -59,6 +59,9 @@ struct Teller {
 impl Teller {
     async fn look(&mut self) -> Result<()> {
         let file = ClusterDir::open(&self.path)?.file;
+        if file.all_managers().len() < 2 {
+            return Ok(()); // nobody to tell
+        }
         let Some(secret) = file.secret.clone().filter(|_| file.secret_changes > 0) else { return Ok(()) };
         let MgrReply::Map(map) = self.link.manager(&MgrRequest::WaitMap { have: Epoch(0) }).await? else {
             bail!("unexpected answer from the manager to WaitMap");

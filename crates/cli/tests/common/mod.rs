@@ -46,6 +46,11 @@ pub fn refused(args: &[&str]) -> String {
     stderr
 }
 
+/// Whether clusters are to be with three managers over three members of etcd, whatever the test.
+pub fn over_etcd() -> bool {
+    std::env::var("ROPEWALK_TEST_STORE").is_ok_and(|store| store == "etcd")
+}
+
 /// A cluster and its mount.
 pub struct Cluster {
     root: TempDir,
@@ -86,7 +91,7 @@ impl Cluster {
             tempfile::Builder::new().prefix("ropewalk-test-").tempdir_in(base).expect("temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("mount point");
         let mut options: Vec<String> = options.iter().map(|s| s.to_string()).collect();
-        if std::env::var("ROPEWALK_TEST_STORE").is_ok_and(|store| store == "etcd") {
+        if over_etcd() {
             options.extend(["--managers", "3", "--store", "etcd"].map(str::to_owned));
         }
         Cluster { root, options, env: Mutex::default(), children: Mutex::default() }
@@ -241,6 +246,31 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.children.lock().push(child);
+    }
+
+    /// Moves the directories of the managers, which rest, away.
+    pub fn put_managers_aside(&self) {
+        for entry in fs::read_dir(self.dir()).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if name == "manager" || name.starts_with("manager@") {
+                fs::rename(entry.path(), self.dir().join(format!("{name}.aside"))).unwrap();
+            }
+        }
+    }
+
+    /// Starts the members of etcd alone.
+    pub fn start_etcd(&self) {
+        (1..=3).for_each(|member| self.start_server(&format!("etcd@{member}")));
+    }
+
+    /// The managers' journal is to begin at a place in etcd where there is none.
+    pub fn name_fresh_place(&self) {
+        let file = self.dir().join("cluster.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains("/ropewalk\""), "{text}");
+        // Without the first line, which has the sum of what the program wrote.
+        let (_, text) = text.split_once('\n').unwrap();
+        fs::write(&file, text.replace("/ropewalk\"", "/restored\"")).unwrap();
     }
 
     /// Waits until every pdisk is `ok`.

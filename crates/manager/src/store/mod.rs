@@ -45,7 +45,8 @@ pub use self::{
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     replicated::{
-        BadPlace, Following, Part, Place, ReplicatedStore, Standing, TableCopy, put_aside, to_etcd, to_file,
+        BadPlace, Following, Part, Place, ReplicatedStore, Standing, TableCopy, is_free, put_aside, to_etcd,
+        to_file,
     },
     txn::Txn,
     witness::Mirror,

@@ -20,6 +20,9 @@ use super::{
     store::{ReplicatedStore, start_of},
 };
 
+/// How long an etcd is waited for whose members were started just now, and elect their leader.
+const ELECTION: Duration = Duration::from_secs(10);
+
 /// Called after each step; tests end there.
 type Reached<'a> = &'a mut dyn FnMut(Step) -> Result<(), StoreError>;
 
@@ -44,14 +47,19 @@ fn failed(reason: String) -> StoreError {
     StoreError::Engine { action: "find a place for the journal of the", reason }
 }
 
-fn start_at(place: &Place, who: &str) -> Result<Option<Start>, StoreError> {
+fn start_at(place: &Place, who: &str, patience: Duration) -> Result<Option<Start>, StoreError> {
     let claim = Claim { who: who.to_owned(), ..Claim::default() };
     let etcd = Etcd::new(place, claim, Following::default()).map_err(failed)?;
-    start_of(&etcd, Duration::ZERO)
+    start_of(&etcd, patience)
 }
 
 fn mark_of(path: &Path, cache_bytes: usize) -> Result<Mark, StoreError> {
     Ok(RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default())
+}
+
+/// Whether etcd has no journal at that place, so that a table which is to begin one there can. An error: it does not answer.
+pub fn is_free(place: &Place, who: &str) -> Result<bool, StoreError> {
+    Ok(start_at(place, who, ELECTION)?.is_none())
 }
 
 /// Into etcd. Refused, and nothing is changed, if etcd does not answer or has a journal at that place.
@@ -67,7 +75,7 @@ pub(super) fn into_etcd(
     reached: Reached<'_>,
 ) -> Result<(), StoreError> {
     let of = mark_of(path, cache_bytes)?;
-    match (start_at(place, who)?, of.etcd) {
+    match (start_at(place, who, Duration::ZERO)?, of.etcd) {
         // An earlier attempt got as far.
         (Some(Start { journal, ended: None, .. }), Some(_)) if journal == of.journal => {}
         (Some(Start { ended: Some(_), .. }), _) => {
@@ -108,7 +116,7 @@ pub(super) fn into_file(
     reached: Reached<'_>,
 ) -> Result<(), StoreError> {
     let of = mark_of(path, cache_bytes)?;
-    match (start_at(place, who)?, of.etcd) {
+    match (start_at(place, who, Duration::ZERO)?, of.etcd) {
         (Some(Start { journal, ended: Some(last), .. }), Some(_)) if journal == of.journal => {
             // An earlier attempt got as far, with the table that has all.
             if of.applied != last {

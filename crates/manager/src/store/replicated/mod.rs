@@ -35,7 +35,7 @@ mod upkeep;
 pub use self::{
     copy::{Part, TableCopy, put_aside},
     following::Following,
-    migrate::{to_etcd, to_file},
+    migrate::{is_free, to_etcd, to_file},
     place::{BadPlace, Place},
     store::{ReplicatedStore, Standing},
 };
