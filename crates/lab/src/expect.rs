@@ -6,6 +6,7 @@
 //! * CPU: the CPUs the run may use times what "full" means here, by the least CPU time an operation took at the
 //!   first step (what other programs used is left out);
 //! * memory: one copy of every byte by all CPUs;
+//! * the link of a set speed that all traffic of a cluster of the run's own shares, where memory did not give more;
 //! * what other series measured, where the plan says so: a link, twice a link.
 //!
 //! Efficiency is measured by the parts' sum; incremental efficiency is what a step adds by what it promises to add.
@@ -20,7 +21,7 @@ use serde::Serialize;
 use crate::{
     calibrate::Machine,
     cell::{Record, Role},
-    engine,
+    engine::{self, EngineKind},
     observe::median,
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
@@ -31,6 +32,9 @@ pub use line::Fit;
 pub const KNEE: f64 = 0.5;
 /// Noise that is assumed where nothing was measured twice.
 pub const NOISE_ASSUMED: f64 = 0.05;
+
+/// How the names of namespaces begin in which clusters of a run's own are.
+pub(crate) const OWN_NAMESPACE: &str = "ropewalk-lab-";
 
 /// Steps whose best value for each part stands for one part alone, where parts have no names.
 const SINGLES: usize = 3;
@@ -330,6 +334,7 @@ fn bounds(
         }
         (Figure::Operations, None) => {}
     }
+    bounds.extend(line_rate(own, series, reached));
     for from in &series.ceiling {
         if let Some(best) = others(&from.series) {
             bounds.push(Bound { layer: from.layer.clone(), value: best * from.times });
@@ -337,6 +342,17 @@ fn bounds(
     }
     bounds.retain(|bound| bound.value.is_finite() && bound.value > 0.0);
     bounds
+}
+
+/// The rate of the one link over which all traffic of a cluster of the run's own goes. What memory gave does not go over it.
+fn line_rate(own: &[&Record], series: &Series, reached: f64) -> Option<Bound> {
+    let limited = |r: &&Record| r.usage.links.iter().any(|link| link.name.starts_with(OWN_NAMESPACE));
+    if series.engine != EngineKind::Perf || series.figure != Figure::Bytes || !own.iter().any(limited) {
+        return None;
+    }
+    let mbit: f64 = series.set.get("speed")?.parse().ok()?;
+    let value = mbit * 1e6 / 8.0;
+    (reached <= value * (1.0 + NOISE_ASSUMED)).then(|| Bound { layer: "link".into(), value })
 }
 
 #[cfg(test)]

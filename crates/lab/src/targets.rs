@@ -54,6 +54,9 @@ pub struct Pair {
 pub struct Targets {
     /// In the order they were named.
     pub devices: Vec<Device>,
+    /// NVMe devices whose interrupt coalescing may be set.
+    #[serde(default)]
+    pub changeable: Vec<PathBuf>,
     /// Directories to write in.
     pub dirs: Vec<PathBuf>,
     /// Pairs of addresses.
@@ -131,6 +134,16 @@ impl Targets {
                     None => self.devices.push(device),
                 }
             }
+        }
+        for path in &named.changeable {
+            let device = device(Path::new(path), false)?;
+            if device.file {
+                return refuse(
+                    path,
+                    "is no block device; only those of NVMe have settings that can be changed",
+                );
+            }
+            self.changeable.push(device.path);
         }
         for pair in &named.pairs {
             self.pairs.push(parse_pair(pair)?);

@@ -140,6 +140,12 @@ impl Job {
         match self.operation.as_str() {
             "create" => create(&path, bytes)?,
             "remove" => fs::remove_file(&path)?,
+            "read" => {
+                let got = fs::read(&path)?;
+                if got != bytes {
+                    return Err(io::Error::other(format!("{} bytes are not what was written", got.len())));
+                }
+            }
             "list" => {
                 let mut names = 0;
                 for entry in fs::read_dir(&self.dir)? {

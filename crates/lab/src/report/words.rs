@@ -33,6 +33,7 @@ pub fn limit_name(limit: Limit) -> &'static str {
         Limit::HashPolicy => "hash policy",
         Limit::Queue => "queue",
         Limit::Memory => "memory",
+        Limit::PagePool => "page pool",
         Limit::Neighbour => "other programs",
         Limit::Drift => "drift",
         Limit::NotKnown => "not known",

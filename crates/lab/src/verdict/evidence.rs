@@ -4,7 +4,7 @@ use super::{Drift, FOREIGN, drift};
 use crate::{
     calibrate::Machine,
     cell::Record,
-    expect::{Analysis, Point},
+    expect::{Analysis, OWN_NAMESPACE, Point},
     observe::{CpuUse, ThreadUse, Usage},
     plan::Step,
 };
@@ -75,6 +75,8 @@ pub struct Evidence {
     pub queue_disks: u32,
     /// Why there was one queue only, whatever was asked for.
     pub one_queue: Option<String>,
+    /// Of a load that reads the same again: what its cluster's own link moved by the payload.
+    pub missed: Option<f64>,
     /// The name and height of the lowest bound, by the measured value.
     pub bound: (String, f64),
     /// How a steady load went on; for periods.
@@ -100,6 +102,13 @@ impl Evidence {
     pub(super) fn allowed(&self) -> impl Iterator<Item = &CpuUse> {
         self.cpus.iter().filter(|cpu| cpu.allowed)
     }
+}
+
+/// What the link of a cluster of the run's own moved, by the payload of a load that reads what was read before.
+fn missed(record: &Record, payload: f64) -> Option<f64> {
+    let cached = record.cell.params.get("cached").is_some_and(|value| value == "true");
+    let own = record.usage.links.iter().filter(|link| link.name.starts_with(OWN_NAMESPACE));
+    (cached && payload > 0.0).then(|| own.map(|link| link.tx).sum::<f64>() / payload)
 }
 
 /// Gathers the evidence for a series. `records` are all of the plan's.
@@ -184,6 +193,7 @@ pub fn evidence(
         disks,
         queue_disks: disks_asked,
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
+        missed: missed(record, payload),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
         drift: (of == Step::Periods).then(|| drift::drift(analysis, records)).flatten(),
         intervals: usage.intervals,
