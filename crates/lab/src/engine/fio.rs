@@ -29,7 +29,13 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         let path = device.path.display();
         return Err(EngineError::Target(format!("{path} is not named as writable, and this load writes")));
     }
-    let _set_back = nvme::set(&cell.params, context)?;
+    let mut changed = nvme::set(&cell.params, devices, context)?;
+    let outcome = load(cell, devices, context);
+    changed.back()?;
+    outcome
+}
+
+fn load(cell: &Cell, devices: &[Device], context: &Context<'_>) -> Result<Figures, EngineError> {
     let mut fio = command(None, "fio");
     fio.args(["--output-format=json", "--refill_buffers", "--time_based", "--norandommap"]);
     if !cell.params.contains_key("direct") {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::{Plan, PlanError};
+use super::{Plan, PlanError, read::SECONDS_MAX};
 use crate::engine::EngineKind;
 
 /// Seconds of a cell where the file names no runtime.
@@ -25,6 +25,7 @@ const OURS: [&str; 12] = [
     "randrepeat",
 ];
 
+#[derive(Clone)]
 struct Setting {
     line: usize,
     key: String,
@@ -37,9 +38,10 @@ impl Plan {
         let fail = |line: usize, key: &str, why: String| {
             Err(PlanError { origin: origin.to_owned(), line, key: key.to_owned(), why })
         };
+        // A section [global] is for the jobs below it, as in fio.
         let mut global: Vec<Setting> = Vec::new();
         let mut sections: Vec<(String, Vec<Setting>)> = Vec::new();
-        let mut in_global = true;
+        let mut in_global = false;
         for (n, whole) in text.lines().enumerate() {
             let (line, words) = (n + 1, whole.trim());
             if words.is_empty() || words.starts_with(['#', ';']) {
@@ -51,39 +53,39 @@ impl Plan {
                 };
                 in_global = name == "global";
                 if !in_global {
-                    sections.push((name.to_owned(), Vec::new()));
+                    sections.push((name.to_owned(), global.clone()));
                 }
                 continue;
             }
             let (key, value) = words.split_once('=').unwrap_or((words, "1"));
             let (key, value) = (known(key.trim()), value.trim().to_owned());
             let list = match sections.last_mut() {
-                Some((_, list)) if !in_global => list,
-                _ => &mut global,
+                _ if in_global => &mut global,
+                Some((_, list)) => list,
+                None => {
+                    return fail(line, key, "an option stands below [global] or the [NAME] of a job".into());
+                }
             };
             list.push(Setting { line, key: key.to_owned(), value });
         }
         if sections.is_empty() {
             return fail(1, "", "a job file of fio has a section [NAME] for each job".into());
         }
-        let (mut plan, mut seconds) = (String::new(), SECONDS);
+        let (mut plan, mut seconds) = (String::new(), None);
         for (n, (name, own)) in sections.iter().enumerate() {
-            // The last of several counts, as in fio.
-            let mut set = std::collections::BTreeMap::new();
-            for option in global.iter().chain(own) {
-                let Setting { line, key, value } = option;
+            // The last of several counts, as in fio; what is not named is buffered there.
+            let mut set = std::collections::BTreeMap::from([("direct".to_owned(), "false".to_owned())]);
+            let mut runtime = (1, SECONDS);
+            for Setting { line, key, value } in own {
                 if OURS.contains(&key.as_str()) {
                     continue;
                 }
                 if key == "runtime" {
                     match self::seconds(value) {
-                        Some(time) => seconds = time,
-                        None => {
-                            return fail(
-                                *line,
-                                key,
-                                format!("{value:?} is no time: write 60, 60s, 500ms or 2m"),
-                            );
+                        Some(time) if (0.1..=SECONDS_MAX).contains(&time) => runtime = (*line, time),
+                        _ => {
+                            let why = format!("{value:?} is no time up to a day: write 60, 60s, 500ms or 2m");
+                            return fail(*line, key, why);
                         }
                     }
                     continue;
@@ -97,6 +99,11 @@ impl Plan {
                     return fail(*line, key, why);
                 }
                 set.insert(key.clone(), value.to_owned());
+            }
+            if *seconds.get_or_insert(runtime.1) != runtime.1 {
+                let why =
+                    format!("the job {name} lasts another time than those before; one file, one runtime");
+                return fail(runtime.0, "runtime", why);
             }
             if !set.contains_key("rw") {
                 return fail(1, "rw", format!("the job {name} has no rw"));
@@ -116,14 +123,23 @@ impl Plan {
                 set.join(", ")
             );
         }
+        let seconds = seconds.unwrap_or(SECONDS);
         let head = format!(
-            "name = 'fio-job'\ntitle = {}\nsource = 'a job file of fio'\nabout = 'Each job is a series, one after the other, over the \
+            "name = {}\ntitle = {}\nsource = 'a job file of fio'\nabout = 'Each job is a series, one after the other, over the \
              devices that are named.'\nstep = 'devices'\nsteps = '1..n'\nseconds = {seconds:?}\n",
+            quoted(&plan_name(origin)),
             quoted(&format!("The jobs of {origin}"))
         );
         let text = format!("{head}{plan}\n[short]\nseconds = 1.0\nsteps = [1, 2]\n");
         Plan::parse(origin, &text, short)
     }
+}
+
+/// A plan's name from the file's: `fio-` and what a name may hold of it.
+fn plan_name(origin: &str) -> String {
+    let stem = std::path::Path::new(origin).file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    let good = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+    "fio-".chars().chain(stem.chars().map(good)).take(64).collect()
 }
 
 /// The name under which our engine knows an option.
@@ -191,6 +207,9 @@ mod tests {
             ("runtime=120", "runtime=soon", 6, "no time"),
             ("[reads]", "[reads", 10, "[NAME]"),
             ("rw=randread\n", "", 1, "no rw"),
+            ("runtime=120", "runtime=0", 6, "no time"),
+            ("rw=randread", "rw=randread\nruntime=5", 6, "another time"),
+            ("[global]", "", 3, "[global]"),
         ] {
             let error = Plan::of_fio("x.fio", &JOBS.replacen(from, to, 1), false).unwrap_err();
             assert!(error.line == line && error.to_string().contains(said), "{to}: {error}");
@@ -199,6 +218,16 @@ mod tests {
         // Names are data, whatever is in them.
         let odd = JOBS.replace("[writes]", "[reads]").replace("[reads]", "[a\"]\\]");
         assert_eq!(Plan::of_fio("x.fio", &odd, false).unwrap().series[1].name, "a\"]\\ 2");
+    }
+
+    #[test]
+    fn a_file_is_read_as_fio_reads_it() {
+        let text = "[a]\nrw=read\n[global]\nbs=1m\n[b]\nrw=write\n";
+        let plan = Plan::of_fio("/x/My jobs.fio", text, false).unwrap();
+        assert_eq!(plan.name, "fio-my-jobs");
+        let set = |n: usize, key: &str| plan.series[n].set.get(key).map(String::as_str);
+        assert_eq!((set(0, "bs"), set(1, "bs")), (None, Some("1m")), "[global] is for what is below it");
+        assert_eq!(set(0, "direct"), Some("false"), "fio's own default");
     }
 
     #[test]

@@ -106,9 +106,10 @@ impl Evidence {
 
 /// What the link of a cluster of the run's own moved, by the payload of a load that reads what was read before.
 fn missed(record: &Record, payload: f64) -> Option<f64> {
-    let cached = record.cell.params.get("cached").is_some_and(|value| value == "true");
+    let is = |key: &str, wanted: &str| record.cell.params.get(key).is_some_and(|value| value == wanted);
     let own = record.usage.links.iter().filter(|link| link.name.starts_with(OWN_NAMESPACE));
-    (cached && payload > 0.0).then(|| own.map(|link| link.tx).sum::<f64>() / payload)
+    (is("operation", "read") && is("cached", "true") && payload > 0.0)
+        .then(|| own.map(|link| link.tx).sum::<f64>() / payload)
 }
 
 /// Gathers the evidence for a series. `records` are all of the plan's.
@@ -139,7 +140,9 @@ pub fn evidence(
         capacity: capacity(name, record),
     };
     let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
-    let carried = usage.links.iter().filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
+    // The machine's own loopback is memory and CPUs, no link; one in a namespace may stand in for a link with a rate.
+    let links = usage.links.iter().filter(|link| link.name != "lo");
+    let carried = links.filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
     let mut links: Vec<SharedEvidence> = carried.map(|link| shared_link(&link.name)).collect();
     links.sort_by(|a, b| b.got.total_cmp(&a.got));
     let parts: Vec<PartEvidence> = analysis
