@@ -233,8 +233,9 @@ fn busy_disk(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
 
 /// A file read again and again by random through a mount of a cluster of its own, whose page pool holds a part of it or all.
 fn page_pool(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
-    let amount = 96 + draw.below(64);
-    let pool = if with { 16 + draw.below(amount / 4) } else { amount * 3 };
+    // No page pool is smaller than four blocks of the largest size, 64 MiB.
+    let amount = 256 + draw.below(128);
+    let pool = if with { 64 + draw.below(amount / 4) } else { amount * 3 };
     let speed = 300 + draw.below(400);
     let set = format!(
         "operation = 'read', pattern = 'rand', record = '64k', amount = '{amount}m', dio = true, cached = true, \
