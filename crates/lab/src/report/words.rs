@@ -62,16 +62,11 @@ mod tests {
         assert_eq!(super::date(1_795_269_660_000), "2026-11-21 14:01 UTC");
         assert_eq!(super::escape("<a href=\"&\">"), "&lt;a href=&quot;&amp;&quot;&gt;");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::prose;
 
     #[test]
     fn what_one_types_stands_out_and_a_single_backtick_stays() {
-        assert_eq!(prose("of `a<b` and `c`"), "of <code>a&lt;b</code> and <code>c</code>");
-        assert_eq!(prose("`a` it`s <"), "<code>a</code> it`s &lt;");
-        assert_eq!(prose("plain"), "plain");
+        assert_eq!(super::prose("of `a<b` and `c`"), "of <code>a&lt;b</code> and <code>c</code>");
+        assert_eq!(super::prose("`a` it`s <"), "<code>a</code> it`s &lt;");
+        assert_eq!(super::prose("plain"), "plain");
     }
 }
