@@ -28,6 +28,8 @@ use crate::{
 
 const PROGRAM: &str = "nvme";
 const FEATURE: &str = "--feature-id=8";
+/// The feature is the controller's. A controller may refuse it for the one namespace that nvme-cli would take from the device's name.
+const CONTROLLER: &str = "--namespace-id=0";
 /// Microseconds of one step of the time.
 const STEP_US: u32 = 100;
 /// How long one command may take.
@@ -157,13 +159,13 @@ impl Drop for Changed {
 
 fn get(program: &str, device: &Path) -> Command {
     let mut command = Command::new(program);
-    command.arg("get-feature").arg(device).arg(FEATURE);
+    command.arg("get-feature").arg(device).args([FEATURE, CONTROLLER]);
     command
 }
 
 fn put(program: &str, device: &Path, value: u32) -> Command {
     let mut command = Command::new(program);
-    command.arg("set-feature").arg(device).arg(FEATURE).arg(format!("--value={value:#x}"));
+    command.arg("set-feature").arg(device).args([FEATURE, CONTROLLER]).arg(format!("--value={value:#x}"));
     command
 }
 
@@ -179,6 +181,7 @@ fn call(mut command: Command) -> Result<String, EngineError> {
             Some(status) => break status,
             None if Instant::now() > deadline => {
                 let _ = child.kill();
+                let _ = child.wait();
                 return Err(EngineError::Late { program: PROGRAM.into(), seconds: CALL_MAX.as_secs_f64() });
             }
             None => std::thread::sleep(Duration::from_millis(5)),
@@ -195,14 +198,15 @@ fn call(mut command: Command) -> Result<String, EngineError> {
 }
 
 /// The value that nvme-cli prints: `get-feature:0x08 (Interrupt Coalescing), Current value:0x0001ff`, in some versions with a
-/// space behind the colon.
+/// space behind the colon; 0 as `00000000`.
 fn current(text: &str) -> Result<u32, EngineError> {
     let bad =
         || EngineError::Output { program: PROGRAM.into(), why: format!("no value in {:?}", text.trim()) };
     let rest = text.rsplit_once("value:").ok_or_else(bad)?.1.trim_start();
-    let digits = rest.strip_prefix("0x").ok_or_else(bad)?;
+    let (digits, any) = rest.strip_prefix("0x").map_or((rest, false), |digits| (digits, true));
     let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
-    u32::from_str_radix(&digits[..end], 16).map_err(|_| bad())
+    let value = u32::from_str_radix(&digits[..end], 16).map_err(|_| bad())?;
+    if any || value == 0 { Ok(value) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -228,14 +232,18 @@ mod tests {
         let text = "get-feature:0x08 (Interrupt Coalescing), Current value:0x000001ff\n";
         assert_eq!(current(text).unwrap(), 0x1ff);
         assert_eq!(current("get-feature:0x8 (Interrupt Coalescing), Current value: 0x0").unwrap(), 0);
+        assert_eq!(current("get-feature:0x8 (Interrupt Coalescing), Current value:00000000\n").unwrap(), 0);
         for text in ["", "value:", "value:0x", "value:12", "value:0xfffffffff"] {
             assert!(current(text).is_err(), "{text}");
         }
         let device = Path::new("/dev/nvme0n1");
-        assert_eq!(line(&get(PROGRAM, device)), "nvme get-feature /dev/nvme0n1 --feature-id=8");
+        assert_eq!(
+            line(&get(PROGRAM, device)),
+            "nvme get-feature /dev/nvme0n1 --feature-id=8 --namespace-id=0"
+        );
         assert_eq!(
             line(&put(PROGRAM, device, 0x1ff)),
-            "nvme set-feature /dev/nvme0n1 --feature-id=8 --value=0x1ff"
+            "nvme set-feature /dev/nvme0n1 --feature-id=8 --namespace-id=0 --value=0x1ff"
         );
     }
 
@@ -259,7 +267,7 @@ mod tests {
         // A device named bad gives its value and cannot be set.
         let script = format!(
             "#!/bin/sh\ncase $1 in\nget-feature) echo \"get-feature:0x08 (x), Current value:$(cat {shown})\";;\n\
-             *) case $2 in */bad) echo no >&2; exit 1;; esac; echo ${{4#--value=}} > {shown};;\nesac\n"
+             *) case $2 in */bad) echo no >&2; exit 1;; esac; echo ${{5#--value=}} > {shown};;\nesac\n"
         );
         // Written by another process: none that this one starts meanwhile holds it open.
         let write = "printf %s \"$1\" > \"$0\" && chmod 700 \"$0\"";

@@ -43,8 +43,9 @@ impl Plan {
         let mut sections: Vec<(String, Vec<Setting>)> = Vec::new();
         let mut in_global = false;
         for (n, whole) in text.lines().enumerate() {
-            let (line, words) = (n + 1, whole.trim());
-            if words.is_empty() || words.starts_with(['#', ';']) {
+            // As in fio, a comment may stand behind an option.
+            let (line, words) = (n + 1, whole.split(['#', ';']).next().unwrap_or_default().trim());
+            if words.is_empty() {
                 continue;
             }
             if let Some(name) = words.strip_prefix('[') {
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_file_is_read_as_fio_reads_it() {
-        let text = "[a]\nrw=read\n[global]\nbs=1m\n[b]\nrw=write\n";
+        let text = "[a]\nrw = read ; in order\n[global]\nbs=1m # large\n[b]\nrw=write\n";
         let plan = Plan::of_fio("/x/My jobs.fio", text, false).unwrap();
         assert_eq!(plan.name, "fio-my-jobs");
         let set = |n: usize, key: &str| plan.series[n].set.get(key).map(String::as_str);
