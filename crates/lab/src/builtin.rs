@@ -19,6 +19,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("pagepool", include_str!("../plans/pagepool.toml")),
     ("fuse", include_str!("../plans/fuse.toml")),
     ("metadata", include_str!("../plans/metadata.toml")),
+    ("io500", include_str!("../plans/io500.toml")),
     ("virtual-clients", include_str!("../plans/virtual-clients.toml")),
     ("registered-memory", include_str!("../plans/registered-memory.toml")),
     ("coalescing", include_str!("../plans/coalescing.toml")),

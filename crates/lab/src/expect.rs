@@ -6,6 +6,7 @@
 //! * CPU: the CPUs the run may use times what "full" means here, by the least CPU time an operation took at the
 //!   first step (what other programs used is left out);
 //! * memory: one copy of every byte by all CPUs;
+//! * the link of a set speed that all traffic of a cluster of the run's own shares, by what a byte takes of it;
 //! * what other series measured, where the plan says so: a link, twice a link.
 //!
 //! Efficiency is measured by the parts' sum; incremental efficiency is what a step adds by what it promises to add.
@@ -20,7 +21,7 @@ use serde::Serialize;
 use crate::{
     calibrate::Machine,
     cell::{Record, Role},
-    engine,
+    engine::{self, EngineKind},
     observe::median,
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
@@ -31,6 +32,12 @@ pub use line::Fit;
 pub const KNEE: f64 = 0.5;
 /// Noise that is assumed where nothing was measured twice.
 pub const NOISE_ASSUMED: f64 = 0.05;
+
+/// A link that moved less than this part of the payload had no part in it.
+const LITTLE: f64 = 0.05;
+
+/// How the names of namespaces begin in which clusters of a run's own are.
+pub(crate) const OWN_NAMESPACE: &str = "ropewalk-lab-";
 
 /// Steps whose best value for each part stands for one part alone, where parts have no names.
 const SINGLES: usize = 3;
@@ -330,6 +337,7 @@ fn bounds(
         }
         (Figure::Operations, None) => {}
     }
+    bounds.extend(line_rate(own, series));
     for from in &series.ceiling {
         if let Some(best) = others(&from.series) {
             bounds.push(Bound { layer: from.layer.clone(), value: best * from.times });
@@ -337,6 +345,23 @@ fn bounds(
     }
     bounds.retain(|bound| bound.value.is_finite() && bound.value > 0.0);
     bounds
+}
+
+/// What the one link allows over which all traffic of a cluster of the run's own goes: its rate, by what a byte took of it. A
+/// page pool may have given some of them, and redundancy takes more; a load that memory gave has no such bound.
+fn line_rate(own: &[&Record], series: &Series) -> Option<Bound> {
+    if series.engine != EngineKind::Perf || series.figure != Figure::Bytes {
+        return None;
+    }
+    let mbit: f64 = series.set.get("speed")?.parse().ok()?;
+    let of_each = own.iter().filter_map(|record| {
+        let bytes = record.figures.as_ref()?.bytes;
+        let links = record.usage.links.iter().filter(|link| link.name.starts_with(OWN_NAMESPACE));
+        let moved: f64 = links.map(|link| link.tx).sum();
+        (moved > LITTLE * bytes).then(|| bytes / moved)
+    });
+    let part = of_each.reduce(f64::max)?;
+    Some(Bound { layer: "link".into(), value: mbit * 1e6 / 8.0 * part })
 }
 
 #[cfg(test)]
@@ -457,6 +482,24 @@ mod tests {
         // Half a CPU for 300 a second: four CPUs give 2400; a copy of every byte: 100,000.
         let bound = |layer: &str| analysis.bounds.iter().find(|b| b.layer == layer).unwrap().value;
         assert!((bound("CPU") - 2400.0).abs() < 1e-6 && (bound("memory") - 1e5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_line_rate_of_an_own_cluster_is_a_bound_by_what_crosses_it() {
+        let planned = planned(
+            "name='t'\ntitle='t'\nstep='nodes'\nsteps=[1,2]\nseconds=1\n\
+             [[series]]\nname='r'\nengine='perf'\nfigure='bytes'\nset={speed=400}\n",
+        );
+        let link = |name: &str, tx: f64| {
+            let mut record = record("r", Step::Nodes, Role::Point, 2, 0, 5e6);
+            record.usage.links.push(crate::observe::LinkUse { name: name.into(), rx: tx, tx });
+            let analysis = analyse(&planned, &planned.plan.series[0], &[record], &MACHINE, &|_| None);
+            analysis.bounds.iter().find(|b| b.layer == "link").map(|b| b.value)
+        };
+        // 50 MB/s on the wire; a fifth of the 50 MB/s came from memory.
+        assert_eq!(link("ropewalk-lab-7/lo", 4e7), Some(6.25e7));
+        assert_eq!(link("ropewalk-lab-7/lo", 1e5), None, "memory gave it");
+        assert_eq!(link("eth0", 4e7), None, "its rate is not the plan's");
     }
 
     #[test]

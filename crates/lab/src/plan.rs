@@ -33,6 +33,7 @@
 //! what = "97 % of expected"
 //! ```
 
+mod fio_job;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -248,6 +249,8 @@ pub struct PlanTargets {
     pub devices: Vec<String>,
     /// Block devices, files or directories that may be written.
     pub writable: Vec<String>,
+    /// NVMe devices whose interrupt coalescing may be set; it is set back.
+    pub changeable: Vec<String>,
     /// Pairs of addresses, client first, as `10.0.0.1=10.0.0.2`; a side may begin with `NAMESPACE@`.
     pub pairs: Vec<String>,
     /// Links that connections should spread over, `NAMESPACE/NAME` or `NAME`.

@@ -157,6 +157,13 @@ fn room(planned: &[PlannedRun], dir: &Path, parent: &Path) -> Result<(), RunErro
 fn plan_all(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Vec<PlannedRun>, RunError> {
     let mut planned = Vec::new();
     for plan in plans {
+        // Cells are told apart by the names of their plans.
+        if planned.iter().any(|one: &PlannedRun| one.plan.name == plan.name) {
+            return Err(RunError::Nothing(format!(
+                "two plans have the name {}: run one after the other",
+                plan.name
+            )));
+        }
         let mut targets = named.clone();
         targets.add(&plan.targets)?;
         let uses = |engine| plan.series.iter().any(|series| series.engine == engine);

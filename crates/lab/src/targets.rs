@@ -54,6 +54,9 @@ pub struct Pair {
 pub struct Targets {
     /// In the order they were named.
     pub devices: Vec<Device>,
+    /// NVMe devices whose interrupt coalescing may be set.
+    #[serde(default)]
+    pub changeable: Vec<PathBuf>,
     /// Directories to write in.
     pub dirs: Vec<PathBuf>,
     /// Pairs of addresses.
@@ -131,6 +134,13 @@ impl Targets {
                     None => self.devices.push(device),
                 }
             }
+        }
+        for path in &named.changeable {
+            let device = device(Path::new(path), false)?;
+            if device.file || !device.disk.starts_with("nvme") {
+                return refuse(path, "is no NVMe device; only those have settings that a plan changes");
+            }
+            self.changeable.push(device.path);
         }
         for pair in &named.pairs {
             self.pairs.push(parse_pair(pair)?);
@@ -272,6 +282,11 @@ mod tests {
         assert!(named(&[dir.path().to_str().unwrap()], &[], &[]).contains("name it as writable"));
         assert!(named(&[small.to_str().unwrap()], &[], &[]).contains("at least 1m"));
         assert!(named(&[], &["/proc"], &[]).contains("/proc"), "/proc cannot be written");
+        let file = dir.path().join("file");
+        fs::write(&file, vec![0; 1 << 20]).unwrap();
+        let changeable = PlanTargets { changeable: vec![file.display().to_string()], ..Default::default() };
+        let refused = Targets::default().add(&changeable).unwrap_err().to_string();
+        assert!(refused.contains("no NVMe device"), "{refused}");
         assert!(named(&[], &[], &["127.0.0.1"]).contains("CLIENT=SERVER"));
         assert!(named(&[], &[], &["nowhere-ns@127.0.0.1=127.0.0.2"]).contains("no network namespace"));
     }

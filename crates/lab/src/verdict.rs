@@ -17,7 +17,8 @@ use crate::{observe::CpuUse, plan::Step};
 pub use drift::Drift;
 pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
 use findings::{
-    bundle, drifting, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, shared, slow_parts,
+    bundle, drifting, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, page_pool, shared,
+    slow_parts,
 };
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
@@ -54,6 +55,8 @@ pub enum Limit {
     HashPolicy,
     /// One disk is served by one queue, however many there are.
     Queue,
+    /// A page pool that holds too little of what is read again and again.
+    PagePool,
     /// Memory bandwidth.
     Memory,
     /// Other programs have more of the CPUs than the load.
@@ -141,7 +144,7 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
     let scales = e.knee.is_none() && e.efficiency >= full;
     // One client node alone gives what one alone gives, whatever is full.
     let single = scales && e.step <= 1 && e.of == Step::Nodes;
-    [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
+    [page_pool(e), full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
         .into_iter()
         .flatten()
         .find(|finding| {
@@ -149,6 +152,7 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
                 || single && finding.0 == Limit::Cpu
                 || finding.0 == Limit::SlowDevice
                 || finding.0 == Limit::HashPolicy
+                || finding.0 == Limit::PagePool
         })
         .or_else(|| {
             if single {

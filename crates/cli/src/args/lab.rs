@@ -26,6 +26,7 @@ pub enum Lab {
   ropewalk lab run --all --dry-run                       what would be measured, on what, how long
   ropewalk lab run node-scaling --cluster /data/rope --writable /mnt/rope      every node
   ropewalk lab run ./mine.toml
+  ropewalk lab run ./mine.fio --device /dev/nvme0n1      a job file of fio: each job is a series
 
 Only what is named as --writable is written, beside the results directory. Where nothing is named,
 something stands in: files in the results directory, links and a small cluster in network namespaces
@@ -108,6 +109,9 @@ pub struct MeasuredOn {
     /// A block device, file or directory that may be written; what is on a device is lost
     #[arg(long, value_hint = ValueHint::AnyPath)]
     pub writable: Vec<String>,
+    /// An NVMe device whose interrupt coalescing a plan may set; it is set back. Name it as --device too
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub changeable: Vec<String>,
     /// Addresses of a client's and a server's port, CLIENT=SERVER, each with NAMESPACE@ before it or without
     #[arg(long)]
     pub pair: Vec<String>,
@@ -118,7 +122,7 @@ pub struct MeasuredOn {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Built-in plans (`ropewalk lab list`) or files with plans of your own
+    /// Built-in plans (`ropewalk lab list`), files with plans of your own, or job files of fio (.fio)
     #[arg(required_unless_present = "all", value_hint = ValueHint::FilePath)]
     pub plans: Vec<String>,
     /// All built-in plans

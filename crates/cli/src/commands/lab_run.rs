@@ -74,7 +74,10 @@ fn load(name: &str, short: bool) -> Result<Plan> {
     let text = fs::read_to_string(name).with_context(|| {
         format!("{name:?} is neither a built-in plan (`ropewalk lab list`) nor a file that can be read")
     })?;
-    Ok(Plan::parse(name, &text, short)?)
+    match Path::new(name).extension().is_some_and(|ending| ending == "fio") {
+        true => Ok(Plan::of_fio(name, &text, short)?),
+        false => Ok(Plan::parse(name, &text, short)?),
+    }
 }
 
 /// `ropewalk lab run`.
@@ -87,6 +90,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut named = PlanTargets {
         devices: args.on.device.clone(),
         writable: args.on.writable.clone(),
+        changeable: args.on.changeable.clone(),
         pairs: args.on.pair.clone(),
         links: args.on.link.clone(),
     };
@@ -382,7 +386,7 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
         devices: args.device.clone(),
         writable: args.writable.clone(),
         pairs: args.pair.clone(),
-        links: Vec::new(),
+        ..PlanTargets::default()
     })?;
     let Some(work) = targets.dirs.first().cloned() else {
         bail!("an agent needs a directory it may write in: --writable DIR");

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     context::{Context, EngineError},
+    nvme,
     process::{Running, command},
 };
 use crate::{
@@ -28,6 +29,13 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         let path = device.path.display();
         return Err(EngineError::Target(format!("{path} is not named as writable, and this load writes")));
     }
+    let mut changed = nvme::set(&cell.params, devices, context)?;
+    let outcome = load(cell, devices, context);
+    changed.back()?;
+    outcome
+}
+
+fn load(cell: &Cell, devices: &[Device], context: &Context<'_>) -> Result<Figures, EngineError> {
     let mut fio = command(None, "fio");
     fio.args(["--output-format=json", "--refill_buffers", "--time_based", "--norandommap"]);
     if !cell.params.contains_key("direct") {
@@ -39,6 +47,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     for (key, value) in &cell.params {
         match key.as_str() {
             "direct" => fio.arg(format!("--direct={}", u8::from(value == "true"))),
+            key if nvme::KEYS.contains(&key) => &mut fio,
             _ => fio.arg(format!("--{key}={value}")),
         };
     }

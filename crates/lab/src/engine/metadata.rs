@@ -140,6 +140,12 @@ impl Job {
         match self.operation.as_str() {
             "create" => create(&path, bytes)?,
             "remove" => fs::remove_file(&path)?,
+            "read" => {
+                let got = fs::read(&path)?;
+                if got != bytes {
+                    return Err(io::Error::other(format!("{} bytes are not what was written", got.len())));
+                }
+            }
             "list" => {
                 let mut names = 0;
                 for entry in fs::read_dir(&self.dir)? {
@@ -271,9 +277,15 @@ mod tests {
             began: Arc::default(),
             led: None,
         };
-        for (operation, left) in [("create", 20), ("stat", 20), ("list", 20), ("remove", 0)] {
+        for (operation, left) in [("create", 20), ("stat", 20), ("list", 20), ("read", 20), ("remove", 0)] {
             for shared in ["true", "false"] {
-                let params = [("operation", operation), ("clients", "2"), ("files", "5"), ("shared", shared)];
+                let params = [
+                    ("operation", operation),
+                    ("clients", "2"),
+                    ("files", "5"),
+                    ("bytes", "3901"),
+                    ("shared", shared),
+                ];
                 let params: Params = params.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
                 let (plan, series) = ("t".to_owned(), "s".to_owned());
                 let (role, of) = (Role::Point, Step::Workers);

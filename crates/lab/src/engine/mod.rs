@@ -8,6 +8,7 @@ mod iperf3;
 mod kind;
 mod metadata;
 mod netperf;
+mod nvme;
 mod params;
 mod pdisk;
 mod perf;
@@ -91,6 +92,7 @@ impl EngineKind {
 pub fn ready(series: &Series, targets: &Targets) -> Result<(), EngineError> {
     match series.engine {
         EngineKind::Analytics => analytics::ready(&series.set, targets),
+        EngineKind::Fio => series.combinations().iter().try_for_each(|params| nvme::ready(params, targets)),
         _ => Ok(()),
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Kind {
 /// The parameters of an engine.
 pub(super) type Known = &'static [(&'static str, Kind)];
 
-/// fio; its options by their own names.
+/// fio; its options by their own names. `nvme_count` and `nvme_us` set NVMe's feature 8 of devices that are named as changeable.
 pub(super) const FIO: Known = &[
     ("rw", Kind::Word(&["read", "write", "randread", "randwrite", "randrw", "rw"])),
     ("bs", Kind::Size(512, 64 << 20)),
@@ -39,6 +39,8 @@ pub(super) const FIO: Known = &[
     ("numa_cpu_nodes", Kind::Number(0, 1023)),
     ("numa_mem_policy", Kind::Word(&["bind:0", "bind:1", "local"])),
     ("size", Kind::Size(1 << 20, 1 << 50)),
+    ("nvme_count", Kind::Number(1, 256)),
+    ("nvme_us", Kind::Number(0, 25_500)),
 ];
 
 /// iperf3. `links`, `speed` (Mbit/s) and `policy` say what testbed stands in where no pair is named.
@@ -102,7 +104,7 @@ pub(super) const PERF: Known = &[
 
 /// Names. `bytes` of each file that is made; `shared`: one directory for all workers. The cluster as for `perf`.
 pub(super) const METADATA: Known = &[
-    ("operation", Kind::Word(&["create", "stat", "list", "remove"])),
+    ("operation", Kind::Word(&["create", "stat", "list", "read", "remove"])),
     ("files", Kind::Number(1, 1_000_000)),
     ("bytes", Kind::Size(0, 1 << 20)),
     ("shared", Kind::Bool),

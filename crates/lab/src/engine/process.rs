@@ -38,7 +38,7 @@ pub fn command(side: Option<&Side>, program: &str) -> Command {
 }
 
 /// The command as one would type it.
-fn line(command: &Command) -> String {
+pub(super) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quote = |word: &std::ffi::OsStr| {
         let word = word.to_string_lossy();

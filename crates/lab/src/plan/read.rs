@@ -12,7 +12,7 @@ use crate::engine::EngineKind;
 /// Cells of one series that a plan may ask for; more is a mistake in a matrix.
 const CELLS_MAX: usize = 10_000;
 /// Seconds of one cell.
-const SECONDS_MAX: f64 = 86_400.0;
+pub(super) const SECONDS_MAX: f64 = 86_400.0;
 
 /// Why a plan cannot be used.
 #[derive(Debug, Error)]

@@ -11,7 +11,7 @@ use super::{
     numbers::{percent, show},
     sentence::sentence,
     table::table,
-    words::{date, escape, fit, limit_name},
+    words::{date, escape, fit, limit_name, prose},
 };
 use crate::{
     engine::EngineKind,
@@ -56,10 +56,10 @@ fn summary(page: &mut String, report: &Report) {
     page.push_str("<section>\n<h2>What was found</h2>\n<ul class=\"found\">\n");
     for plan in &report.plans {
         let name = escape(&plan.planned.plan.name);
-        let _ = writeln!(page, "<li><a href=\"#{name}\">{name}</a>: {}.</li>", escape(&sentence(plan)));
+        let _ = writeln!(page, "<li><a href=\"#{name}\">{name}</a>: {}.</li>", prose(&sentence(plan)));
     }
     page.push_str(
-        "</ul>\n<div class=\"wide\"><table>\n<thead><tr><th>plan</th><th>series</th>\
+        "</ul>\n<div class=\"wide\"><table class=\"limits\">\n<thead><tr><th>plan</th><th>series</th>\
          <th class=\"n\">best</th><th class=\"n\">efficiency at the end</th><th>limit</th></tr></thead>\n<tbody>\n",
     );
     for plan in &report.plans {
@@ -91,7 +91,7 @@ fn plan(page: &mut String, report: &PlanReport) {
          <p class=\"muted\">{2} {3}; {form}. After: {4}.</p>",
         escape(&plan.name),
         escape(&plan.title),
-        escape(&plan.about),
+        prose(&plan.about),
         lasts(plan),
         escape(&plan.source)
     );
@@ -198,7 +198,7 @@ fn verdict(page: &mut String, verdict: &Verdict) {
         "<div class=\"verdict {class}\"><p><b>{}</b> <span class=\"muted\">{}</span></p><p>{}</p>\n<details open><summary>evidence</summary><ul>",
         limit_name(verdict.limit),
         confidence_name(verdict.confidence),
-        escape(&verdict.text)
+        prose(&verdict.text)
     );
     for line in &verdict.evidence {
         let _ = writeln!(page, "<li>{}</li>", escape(line));

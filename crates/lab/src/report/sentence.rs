@@ -16,6 +16,9 @@ fn change(limit: Limit) -> &'static str {
         Limit::Link => "a faster link, or more of them",
         Limit::HashPolicy => "a hash policy that looks at ports (layer3+4), or connections that are placed",
         Limit::Queue => "more disks for the queues, or more registered memory where that is named",
+        Limit::PagePool => {
+            "a larger page pool (`ropewalk config set pagepool=SIZE`, live), or a load that reads less again"
+        }
         Limit::Memory => "fewer copies of each byte, or memory with more channels",
         Limit::Neighbour => "give the load CPUs of its own, or measure when the others rest",
         Limit::Drift => "find what grows or slows down before it is trusted for longer",

@@ -72,6 +72,7 @@ pub const ALL: &[Staging] = &[
     },
     Staging { name: "small registered memory", limit: Limit::Queue, without: None, stage: small_memory },
     Staging { name: "one busy disk on many queues", limit: Limit::Queue, without: None, stage: busy_disk },
+    Staging { name: "page pool too small", limit: Limit::PagePool, without: None, stage: page_pool },
 ];
 
 /// Links between two hosts, of which one is slow.
@@ -228,6 +229,20 @@ fn queues(draw: &mut Draw, dir: &Path, set: &str, place: &str) -> Outcome {
 fn busy_disk(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     let disks = if with { 1 } else { 4 };
     queues(draw, dir, &format!("disks = {disks}, dma_mib = 256"), "the disk's queue")
+}
+
+/// A file read again and again by random through a mount of a cluster of its own, whose page pool holds a part of it or all.
+fn page_pool(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
+    // No page pool is smaller than four blocks of the largest size, 64 MiB.
+    let amount = 256 + draw.below(128);
+    let pool = if with { 64 + draw.below(amount / 4) } else { amount * 3 };
+    let speed = 300 + draw.below(400);
+    let set = format!(
+        "operation = 'read', pattern = 'rand', record = '64k', amount = '{amount}m', dio = true, cached = true, \
+         speed = {speed}, pagepool = '{pool}m'"
+    );
+    let plan = head("workers", "[1, 2, 4]") + &series("perf", "bytes", &set);
+    Ok(Ok(Staged { plan, place: "page pool".into(), ..Staged::default() }))
 }
 
 fn small_memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {

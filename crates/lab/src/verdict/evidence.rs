@@ -4,7 +4,7 @@ use super::{Drift, FOREIGN, drift};
 use crate::{
     calibrate::Machine,
     cell::Record,
-    expect::{Analysis, Point},
+    expect::{Analysis, OWN_NAMESPACE, Point},
     observe::{CpuUse, ThreadUse, Usage},
     plan::Step,
 };
@@ -75,6 +75,8 @@ pub struct Evidence {
     pub queue_disks: u32,
     /// Why there was one queue only, whatever was asked for.
     pub one_queue: Option<String>,
+    /// Of a load that reads the same again: what its cluster's own link moved by the payload.
+    pub missed: Option<f64>,
     /// The name and height of the lowest bound, by the measured value.
     pub bound: (String, f64),
     /// How a steady load went on; for periods.
@@ -100,6 +102,14 @@ impl Evidence {
     pub(super) fn allowed(&self) -> impl Iterator<Item = &CpuUse> {
         self.cpus.iter().filter(|cpu| cpu.allowed)
     }
+}
+
+/// What the link of a cluster of the run's own moved, by the payload of a load that reads what was read before.
+fn missed(record: &Record, payload: f64) -> Option<f64> {
+    let is = |key: &str, wanted: &str| record.cell.params.get(key).is_some_and(|value| value == wanted);
+    let own = record.usage.links.iter().filter(|link| link.name.starts_with(OWN_NAMESPACE));
+    (is("operation", "read") && is("cached", "true") && payload > 0.0)
+        .then(|| own.map(|link| link.tx).sum::<f64>() / payload)
 }
 
 /// Gathers the evidence for a series. `records` are all of the plan's.
@@ -130,7 +140,9 @@ pub fn evidence(
         capacity: capacity(name, record),
     };
     let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
-    let carried = usage.links.iter().filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
+    // The machine's own loopback is memory and CPUs, no link; one in a namespace may stand in for a link with a rate.
+    let links = usage.links.iter().filter(|link| link.name != "lo");
+    let carried = links.filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
     let mut links: Vec<SharedEvidence> = carried.map(|link| shared_link(&link.name)).collect();
     links.sort_by(|a, b| b.got.total_cmp(&a.got));
     let parts: Vec<PartEvidence> = analysis
@@ -184,6 +196,7 @@ pub fn evidence(
         disks,
         queue_disks: disks_asked,
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
+        missed: missed(record, payload),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
         drift: (of == Step::Periods).then(|| drift::drift(analysis, records)).flatten(),
         intervals: usage.intervals,

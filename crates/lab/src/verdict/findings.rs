@@ -16,6 +16,19 @@ const OWN: f64 = 0.4;
 /// Part of its CPUs that a load has at least where others that have more are the reason.
 const WANTS: f64 = 0.2;
 
+/// Part of what is read again that may come from the servers: a page pool gives up some pages before it is full.
+const MISSED: f64 = 0.2;
+
+/// A page pool too small for what is read again. Before all else: what is full because of it would not be, were it larger.
+pub(super) fn page_pool(e: &Evidence) -> Option<Finding> {
+    let missed = e.missed.filter(|missed| *missed > MISSED)?;
+    let text = format!(
+        "the page pool: the link to the servers carried {} of what was read again, so it was not held in memory",
+        percent(missed)
+    );
+    Some((Limit::PagePool, vec!["page pool".into()], text))
+}
+
 /// All CPUs that the load may use on one of the nodes.
 pub(super) fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
     let mut nodes: Vec<u32> = e.cpus.iter().map(CpuUse::node).collect();

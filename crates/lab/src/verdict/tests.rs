@@ -36,6 +36,7 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         disks: Vec::new(),
         queue_disks: 0,
         one_queue: None,
+        missed: None,
         bound: (of.layer().into(), 1.0),
         drift: None,
         intervals: 8,
@@ -44,6 +45,16 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
 
 fn limit(e: &Evidence) -> Limit {
     judge(e).limit
+}
+
+#[test]
+fn a_page_pool_that_does_not_hold_what_is_read_again_is_named_before_what_is_full() {
+    let mut e =
+        Evidence { missed: Some(0.6), links: vec![link("l", 100.0, 100.0)], ..idle(Step::Workers, 0.5) };
+    let verdict = judge(&e);
+    assert!(verdict.limit == Limit::PagePool && verdict.text.contains("60 %"), "{verdict:?}");
+    e.missed = Some(0.1);
+    assert_eq!(limit(&e), Limit::Link);
 }
 
 #[test]
