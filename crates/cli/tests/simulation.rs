@@ -65,8 +65,10 @@ const RULES: [Without; 12] = [
     Without::LogDigest,
     Without::Passes,
 ];
-/// Each of them is missed by a seed below this; the rarest, the fence, by one of some 250.
+/// Each of them is missed by a seed below this; the rarest, the fence, by one of some 300.
 const BOUND: u64 = 2001;
+/// Where the search for the fence begins, so that it takes seconds: it was found near here. All others follow.
+const FENCE_NEAR: u64 = 320;
 
 /// What may happen to a cluster while programs run.
 struct Mishaps {
@@ -464,7 +466,11 @@ fn one_seed() {
 }
 
 /// Runs seeds, as many at a time as there are CPUs.
-fn all(seeds: Range<u64>, without: Without, whole: bool) -> impl Iterator<Item = (u64, Told)> {
+fn all(
+    seeds: impl Iterator<Item = u64>,
+    without: Without,
+    whole: bool,
+) -> impl Iterator<Item = (u64, Told)> {
     let ahead = std::thread::available_parallelism().map_or(1, usize::from);
     let mut left = seeds.map(move |seed| (seed, start(seed, without, whole)));
     let mut running: VecDeque<_> = left.by_ref().take(ahead).collect();
@@ -523,7 +529,8 @@ fn a_seed_repeats() {
 #[test]
 fn a_rule_taken_out_is_missed() {
     for without in RULES {
-        let mut all = all(1..BOUND, without, false);
+        let first = if without == Without::Fence { FENCE_NEAR } else { 1 };
+        let mut all = all((first..BOUND).chain(1..first), without, false);
         let found = all.find_map(|(seed, told)| told.broken.map(|broken| (seed, broken)));
         let (seed, broken) = found.unwrap_or_else(|| panic!("{without:?} is not missed"));
         println!("{without:?}: seed {seed}: {}", broken.lines().next().unwrap_or_default());
