@@ -263,9 +263,9 @@ fn when(text: &str) -> Result<When, String> {
     if let Some(seconds) = days('d', 1).or_else(|| days('w', 7)) {
         return Ok(When::Ago(seconds));
     }
-    span(ago)
-        .map(|ago| When::Ago(ago.as_secs()))
-        .map_err(|error| format!("{error}; or write a time of day as 2026-11-25T10:00"))
+    span(ago).map(|ago| When::Ago(ago.as_secs())).map_err(|_| {
+        "write how long ago, as -30s, -5m, -2h, -3d or -2w, or a time, as 2026-11-25T10:00".to_owned()
+    })
 }
 
 #[derive(Args)]

@@ -46,7 +46,7 @@ fn run(histories: &std::path::Path) {
         held = held.or_else(|| claim(histories));
         if held.is_some() {
             // A card may take its time to say how fast it is: no second waits for that.
-            let speeds = speeds();
+            let speeds = speeds(std::path::Path::new("/sys/class/net"));
             usage.host.lock().get_or_insert_with(Host::begin).speeds = speeds;
         }
         std::thread::sleep(EVERY);
@@ -132,8 +132,8 @@ fn cpus(stat: &str) -> impl Iterator<Item = (&str, u64, u64)> {
 }
 
 /// As in [`Host::speeds`].
-fn speeds() -> HashMap<String, u64> {
-    let links = fs::read_dir("/sys/class/net").into_iter().flatten().flatten().take(INTERFACES_MAX);
+fn speeds(links: &std::path::Path) -> HashMap<String, u64> {
+    let links = fs::read_dir(links).into_iter().flatten().flatten().take(INTERFACES_MAX);
     let speed = |link: fs::DirEntry| {
         let megabits = fs::read_to_string(link.path().join("speed")).ok()?.trim().parse::<u64>().ok()?;
         // What it does not know some drivers tell as all ones.
@@ -252,6 +252,18 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_that_tell_their_speed_have_one() {
+        let place = tempfile::tempdir().unwrap();
+        for (link, speed) in
+            [("eth0", Some("1000\n")), ("eth1", Some("-1\n")), ("ib0", Some("4294967295\n")), ("lo", None)]
+        {
+            fs::create_dir(place.path().join(link)).unwrap();
+            speed.iter().for_each(|speed| fs::write(place.path().join(link).join("speed"), speed).unwrap());
+        }
+        assert_eq!(speeds(place.path()), [("eth0".to_owned(), 125_000_000)].into());
+    }
 
     #[test]
     fn cpus_are_at_work_when_they_are_not_idle() {
