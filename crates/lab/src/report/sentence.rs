@@ -1,7 +1,10 @@
 //! A plan in one sentence: what the limit is, how far it is from the expected maximum, what to change.
 
 use super::{build::PlanReport, numbers::percent, words::limit_name};
-use crate::verdict::{Confidence, Limit};
+use crate::{
+    plan::Step,
+    verdict::{Confidence, Limit},
+};
 
 /// What to change where that is the limit.
 fn change(limit: Limit) -> &'static str {
@@ -19,6 +22,8 @@ fn change(limit: Limit) -> &'static str {
         Limit::PagePool => {
             "a larger page pool (`ropewalk config set pagepool=SIZE`, live), or a load that reads less again"
         }
+        Limit::Manager => "a faster disk for the manager's journal, or fewer changes of names",
+        Limit::Tokens => "let each client node write files or blocks of its own",
         Limit::Memory => "fewer copies of each byte, or memory with more channels",
         Limit::Neighbour => "give the load CPUs of its own, or measure when the others rest",
         Limit::Drift => "find what grows or slows down before it is trusted for longer",
@@ -52,17 +57,25 @@ pub fn sentence(report: &PlanReport) -> String {
         1 => String::new(),
         all => format!(" in {} of {all} series", count(limit)),
     };
+    let steady = report.planned.plan.step == Step::Periods;
     let what = match limit {
+        Limit::None if steady => "no drift was found".to_owned(),
         Limit::None => "no limit was found".to_owned(),
         Limit::NotKnown => "the limit is not known".to_owned(),
         other => format!("the limit is: {}", limit_name(other)),
     };
-    let doubt = match sure(limit) {
-        Some(Confidence::Low) if limit != Limit::NotKnown => ", with low confidence",
-        _ => "",
+    let (doubt, first) = match limit {
+        _ if sure(limit) != Some(Confidence::Low) => ("", ""),
+        Limit::NotKnown => ("", ""),
+        Limit::None | Limit::Neighbour => (", with low confidence", ""),
+        _ => (", with low confidence", "first measure on a quiet machine; then "),
     };
     format!(
-        "{what}{among}{doubt}; it reaches {reached} of the expected maximum; to change: {}",
-        change(limit)
+        "{what}{among}{doubt}; it reaches {reached} of the expected maximum; to change: {first}{}",
+        if steady && limit == Limit::None {
+            "nothing; longer runs show slower drifts"
+        } else {
+            change(limit)
+        }
     )
 }
