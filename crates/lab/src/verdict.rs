@@ -157,11 +157,11 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
         page_pool(e),
         bundle(e, full, scales),
         full_link(e),
+        tokens(e),
+        slow_pdisk(e),
         full_cpus(e),
         slow_parts(e, full),
-        slow_pdisk(e),
         one_queue(e, scales),
-        tokens(e),
         commits(e),
     ];
     // What is wrong is wrong, however the steps scale.

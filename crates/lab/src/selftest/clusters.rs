@@ -58,7 +58,7 @@ pub(super) fn slow_manager(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
 pub(super) fn one_file(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let record = 64 << draw.below(2);
     let set = format!(
-        "operation = 'write', pattern = 'rand', record = '{record}k', amount = '16m', shared = {with}, speed = 4000"
+        "operation = 'write', pattern = 'rand', record = '{record}k', amount = '32m', shared = {with}, speed = 4000"
     );
     let plan = head("nodes", "[1, 2, 4]") + &series("perf", "bytes", &set);
     Ok(Ok(Staged { plan, place: "tokens".into(), ..Staged::default() }))
