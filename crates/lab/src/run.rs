@@ -1,6 +1,8 @@
 //! Runs plans: one cell after the other, each observed, each recorded before the next begins. May be stopped at
 //! any time and resumed. Everything is checked before anything is changed.
 
+mod stand_ins;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -22,18 +24,15 @@ use crate::{
     cell::{Cell, Figures, Record},
     engine::{self, Context, EngineError, EngineKind},
     environment::Environment,
-    observe::{LoadGroups, Observer, Usage},
+    observe::{LoadGroups, Observer, Usage, Watched},
     plan::{Plan, Series, Step},
     results::{FORMAT, PlannedRun, Results, ResultsError, Run},
     schedule::{self, Parts},
-    standin::{self, Bed, BedSpec, Cluster, ClusterSpec, StandInError},
+    standin::{self, StandInError},
     targets::{TargetError, Targets, check_dir},
 };
+use stand_ins::{StandIns, files, for_series};
 
-/// Files that stand in for devices where none is named: as many as the steps say, at most so many.
-const FILES_MAX: u32 = 16;
-/// And so many where the steps say no number.
-const FILES: u32 = 4;
 /// Time a cell takes beside its load, in seconds; for the first estimate only.
 const OVERHEAD: f64 = 0.6;
 
@@ -292,8 +291,9 @@ pub fn execute(
                 Some(ready) => ready,
                 None => stand_ins.targets(plan, series, &planned.targets, results, ropewalk)?,
             };
-            let measured =
-                Bench { plan, series, targets: &ready, results, ropewalk, stop, crew }.measure(&cell)?;
+            let inside = stand_ins.watched();
+            let measured = Bench { plan, series, targets: &ready, results, ropewalk, stop, crew, inside }
+                .measure(&cell)?;
             targets = Some(ready);
             let Some(record) = measured else {
                 ended.stopped = true;
@@ -310,7 +310,8 @@ pub fn execute(
             results.add(record)?;
         }
         if let Some(ready) = &targets {
-            Bench { plan, series, targets: ready, results, ropewalk, stop, crew }.clean()?;
+            let inside = None;
+            Bench { plan, series, targets: ready, results, ropewalk, stop, crew, inside }.clean()?;
         }
     }
     drop(stand_ins);
@@ -334,6 +335,8 @@ struct Bench<'a> {
     stop: &'a AtomicBool,
     /// Agents that run the cells of client nodes.
     crew: Option<&'a Crew>,
+    /// A cluster of the run's own whose processes tell what they did.
+    inside: Option<&'a Watched>,
 }
 
 impl Bench<'_> {
@@ -348,11 +351,17 @@ impl Bench<'_> {
             Err(error) => (Err(error), Usage::default()),
             Ok(()) if self.crew.is_some() => self.by_agents(cell, &commands),
             Ok(()) => {
+                let before = self.inside.and_then(Watched::read);
                 let observer = Observer::start(groups.clone())
                     .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
+                let started = Instant::now();
                 let outcome = self.series.engine.run(cell, &context);
-                let began = context.began.lock().take();
-                (outcome, observer.stop(began))
+                let (began, ended) = (context.began.lock().take(), Instant::now());
+                let usage = observer.stop(began);
+                let lasted = ended.saturating_duration_since(began.unwrap_or(started));
+                let inside =
+                    self.inside.zip(before).and_then(|(watched, before)| watched.since(&before, lasted));
+                (outcome, Usage { inside, ..usage })
             }
         };
         let (figures, error) = match outcome {
@@ -422,72 +431,6 @@ impl Bench<'_> {
             led: None,
         }
     }
-}
-
-/// A load that writes gets only what was named as writable.
-fn for_series(targets: &Targets, series: &Series) -> Targets {
-    let writes = series.combinations().iter().any(|params| series.engine.writes(params));
-    let mut targets = targets.clone();
-    targets.devices.retain(|device| device.writable || !writes);
-    targets
-}
-
-/// What stands in for a series while it is measured.
-#[derive(Default)]
-struct StandIns {
-    /// The cluster that stands now.
-    cluster: Option<Cluster>,
-    /// The testbed that stands now.
-    bed: Option<Bed>,
-}
-
-impl StandIns {
-    /// The targets of a series; where it needs some and none is named, others stand in.
-    fn targets(
-        &mut self,
-        plan: &Plan,
-        series: &Series,
-        named: &Targets,
-        results: &Results,
-        ropewalk: Option<&Path>,
-    ) -> Result<Targets, RunError> {
-        let mut targets = for_series(named, series);
-        if targets.agents.addrs.is_empty() {
-            standin::fill_files(&results.work()?, &targets.devices)?;
-        }
-        let root = rustix::process::geteuid().is_root();
-        let wanted = series.engine.uses_pairs() && targets.pairs_stand_in && root;
-        let spec = wanted.then(|| BedSpec::of(&series.set)).flatten();
-        // What the series does not need must not stand beside it.
-        if self.bed.as_ref().map(|bed| &bed.spec) != spec.as_ref() {
-            self.bed = None;
-            self.bed = spec.map(Bed::up).transpose()?;
-        }
-        if let Some(bed) = &self.bed {
-            targets.pairs.clone_from(&bed.pairs);
-            targets.links.clone_from(&bed.links);
-        }
-        let wanted = targets.dirs.is_empty() && targets.agents.addrs.is_empty();
-        let spec = wanted.then(|| ClusterSpec::of(plan, series)).flatten();
-        if self.cluster.as_ref().map(|cluster| &cluster.spec) != spec.as_ref() {
-            self.cluster = None;
-            if let Some(spec) = spec {
-                let program = ropewalk
-                    .ok_or_else(|| RunError::Nothing("the program ropewalk cannot be found".into()))?;
-                self.cluster = Some(Cluster::up(program, &results.work()?, spec)?);
-            }
-        }
-        targets.dirs.extend(self.cluster.iter().flat_map(|cluster| cluster.mounts.iter().cloned()));
-        Ok(targets)
-    }
-}
-
-/// How many files stand in for devices.
-fn files(plan: &Plan) -> u32 {
-    if plan.step != Step::Devices {
-        return 1;
-    }
-    plan.steps.most().unwrap_or(FILES).min(FILES_MAX)
 }
 
 fn now_ms() -> u64 {

@@ -4,6 +4,7 @@
 //!
 //! A machine that others use is another machine: what is wrong while they do is staged again, and not judged if it stays so.
 
+mod clusters;
 mod disks;
 mod error;
 mod stagings;
@@ -222,7 +223,15 @@ mod tests {
 
     fn verdict(limit: Limit, name: &str) -> Verdict {
         let (confidence, text) = (Confidence::High, String::new());
-        Verdict { limit, names: vec![name.into()], confidence, step: 1, text, evidence: Vec::new() }
+        Verdict {
+            limit,
+            names: vec![name.into()],
+            confidence,
+            step: 1,
+            text,
+            evidence: Vec::new(),
+            doubtful: false,
+        }
     }
 
     #[test]

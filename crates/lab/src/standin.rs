@@ -15,13 +15,15 @@ use thiserror::Error;
 
 use crate::{
     engine::{EngineKind, workload_bytes},
+    observe::Watched,
     plan::{Params, Plan, Series, Step},
     targets::{Device, Pair, Side, Targets, disk_name},
     testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
 };
 
 /// Parameters that say what stands in.
-pub const KEYS: [&str; 8] = ["links", "clients", "policy", "mtu", "speed", "block", "pagepool", "transport"];
+pub const KEYS: [&str; 9] =
+    ["links", "clients", "policy", "mtu", "speed", "block", "pagepool", "transport", "pdisks"];
 /// Bytes of a file that stands in for a device.
 const FILE_BYTES: u64 = 128 << 20;
 /// Loopback pairs.
@@ -248,7 +250,9 @@ pub struct ClusterSpec {
     pub speed_mbit: Option<u64>,
     /// Mounts, each standing for a client node.
     pub mounts: u32,
-    /// GiB of each of its three pdisks: what the load writes has room.
+    /// Pdisks: three with 2+1p, each on a node of its own, or eight with 4+2p, two on a node.
+    pub pdisks: u64,
+    /// GiB of each of its pdisks: what the load writes has room.
     pub pdisk_gib: u64,
     /// Block size of its file system, in bytes.
     pub block: u64,
@@ -260,6 +264,10 @@ pub struct ClusterSpec {
 
 /// Block size where a series names none.
 const BLOCK: u64 = 1 << 20;
+/// Pdisks where a series names no number.
+const PDISKS: u64 = 3;
+/// Where the metrics of its first process are, in a network namespace of its own.
+const METRICS: u16 = 9100;
 
 impl ClusterSpec {
     /// What a series needs; `None` if it needs none.
@@ -284,12 +292,14 @@ impl ClusterSpec {
         if series.engine == EngineKind::Analytics {
             written += workload_bytes(&series.set) * u64::from(most);
         }
+        let pdisks = number("pdisks").unwrap_or(PDISKS);
         // Two of three strips are data.
-        let pdisk_gib = 1 + (written / 2).div_ceil(1 << 30);
+        let pdisk_gib = 1 + (written / (pdisks * 2 / 3)).div_ceil(1 << 30);
         let bytes = |key: &str| Some(size(key)).filter(|bytes| *bytes > 0);
         Some(ClusterSpec {
             speed_mbit,
             mounts: mounts.clamp(1, MOUNTS_MAX),
+            pdisks,
             pdisk_gib,
             block: bytes("block").unwrap_or(BLOCK),
             pagepool: bytes("pagepool"),
@@ -298,7 +308,7 @@ impl ClusterSpec {
     }
     /// What it may take of the results directory's disk, in bytes.
     fn bytes(&self) -> u64 {
-        (3 * self.pdisk_gib) << 30
+        (self.pdisks * self.pdisk_gib) << 30
     }
 }
 
@@ -311,17 +321,30 @@ pub struct Cluster {
     dir: PathBuf,
     /// Where it is mounted.
     pub mounts: Vec<PathBuf>,
+    /// How its processes are asked what they did; only in a namespace are their ports free for certain.
+    pub watched: Option<Watched>,
     namespace: Option<String>,
 }
 
 impl Cluster {
     /// Brings it up. On failure nothing is left.
     pub fn up(program: &Path, work: &Path, spec: ClusterSpec) -> Result<Cluster, StandInError> {
+        let namespace = spec.speed_mbit.map(|_| format!("ropewalk-lab-{}", std::process::id()));
+        let (nodes, each, code) = if spec.pdisks == PDISKS { (3, "1", "2+1p") } else { (4, "2", "4+2p") };
+        let names =
+            (1..=nodes).map(|n| format!("n{n}")).chain((1..=spec.mounts).map(|n| format!("mount {n}")));
+        let names: Vec<String> = ["manager".to_owned()].into_iter().chain(names).collect();
         let cluster = Cluster {
             program: program.to_owned(),
             dir: work.join("cluster"),
             mounts: (1..=spec.mounts).map(|n| work.join(format!("mnt{n}"))).collect(),
-            namespace: spec.speed_mbit.map(|_| format!("ropewalk-lab-{}", std::process::id())),
+            watched: namespace.clone().map(|namespace| Watched {
+                namespace,
+                port: METRICS,
+                names,
+                disk: work.to_owned(),
+            }),
+            namespace,
             spec,
         };
         for mount in &cluster.mounts {
@@ -337,16 +360,23 @@ impl Cluster {
                 .args(["-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate"])
                 .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
         }
-        let size = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size"];
+        let metrics = |n: u32| format!("127.0.0.1:{}", u32::from(METRICS) + n);
         let (gib, block) = (format!("{}g", cluster.spec.pdisk_gib), cluster.spec.block.to_string());
-        let mut up = cluster.ropewalk(&["up"]);
-        run(up.args(["--no-mount", "--detach"]).args(size).args([&gib, "--block-size", &block]))?;
+        let mut up = cluster.ropewalk(&["up", "--no-mount", "--detach", "--pdisks", each, "--code", code]);
+        up.args(["--nodes", &nodes.to_string(), "--pdisk-size", &gib, "--block-size", &block]);
+        if cluster.watched.is_some() {
+            up.args(["--metrics", &metrics(0)]);
+        }
+        run(&mut up)?;
         if let Some(bytes) = cluster.spec.pagepool {
             run(cluster.ropewalk(&["config", "set"]).arg(format!("pagepool={bytes}")))?;
         }
-        for mount in &cluster.mounts {
+        for (mount, n) in cluster.mounts.iter().zip(nodes + 1..) {
             let mut command = cluster.ropewalk(&["mount"]);
             command.arg("fs1").arg(mount);
+            if cluster.watched.is_some() {
+                command.args(["--metrics", &metrics(n)]);
+            }
             if let Some(transport) = &cluster.spec.transport {
                 command.args(["--fuse-transport", transport]);
             }

@@ -22,6 +22,7 @@ use std::ops::Deref;
 pub use description::{Owner, Testbed};
 pub use error::TestbedError;
 pub use host::Host;
+pub(crate) use host::within;
 pub use link::{LinkBytes, LinkState};
 pub use spec::{BitRate, HOSTS_MAX, Join, LINKS_MAX, Spec};
 pub use state::{down, list, sweep};

@@ -8,6 +8,7 @@
 mod drift;
 mod evidence;
 mod findings;
+mod inside;
 #[cfg(test)]
 mod tests;
 
@@ -17,9 +18,10 @@ use crate::{observe::CpuUse, plan::Step};
 pub use drift::Drift;
 pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
 use findings::{
-    bundle, drifting, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, page_pool, shared,
-    slow_parts,
+    bundle, drifting, filled, full_cpus, full_link, full_thread, no_limit, no_other_node, one_queue,
+    page_pool, shared, slow_parts,
 };
+use inside::{commits, slow_pdisk, tokens};
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
 pub const SLOW: f64 = 0.667;
@@ -57,6 +59,10 @@ pub enum Limit {
     Queue,
     /// A page pool that holds too little of what is read again and again.
     PagePool,
+    /// The manager, which takes long to commit.
+    Manager,
+    /// Tokens that client nodes take from each other: each block has one writer at a time.
+    Tokens,
     /// Memory bandwidth.
     Memory,
     /// Other programs have more of the CPUs than the load.
@@ -94,6 +100,9 @@ pub struct Verdict {
     pub text: String,
     /// Figures that it rests on.
     pub evidence: Vec<String>,
+    /// Whether others used so much of the machine that no figure is sure.
+    #[serde(default)]
+    pub doubtful: bool,
 }
 
 fn percent(part: f64) -> String {
@@ -125,7 +134,7 @@ pub fn judge(e: &Evidence) -> Verdict {
     let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
     let confidence = match limit {
         // A link that carries all it can is full, whoever is busy beside it.
-        Limit::Link if filled(e, full).is_some() && e.intervals >= 2 => Confidence::High,
+        Limit::Link if filled(e).is_some() && e.intervals >= 2 => Confidence::High,
         _ if e.doubtful() => Confidence::Low,
         Limit::NotKnown => Confidence::Low,
         // Found by elimination: sure only if CPUs were far from full.
@@ -136,7 +145,7 @@ pub fn judge(e: &Evidence) -> Verdict {
         _ => Confidence::High,
     };
     evidence.extend(beside(e));
-    Verdict { limit, names, confidence, step: e.step, text, evidence }
+    Verdict { limit, names, confidence, step: e.step, text, evidence, doubtful: e.doubtful() }
 }
 
 /// What limits a load that is stepped up, if anything that was watched does.
@@ -144,23 +153,30 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
     let scales = e.knee.is_none() && e.efficiency >= full;
     // One client node alone gives what one alone gives, whatever is full.
     let single = scales && e.step <= 1 && e.of == Step::Nodes;
-    [page_pool(e), full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
+    let found = [
+        page_pool(e),
+        bundle(e, full, scales),
+        full_link(e),
+        tokens(e),
+        slow_pdisk(e),
+        full_cpus(e),
+        slow_parts(e, full),
+        one_queue(e, scales),
+        commits(e),
+    ];
+    // What is wrong is wrong, however the steps scale.
+    let always = [Limit::SlowDevice, Limit::HashPolicy, Limit::PagePool, Limit::Manager, Limit::Tokens];
+    found
         .into_iter()
         .flatten()
-        .find(|finding| {
-            !scales
-                || single && finding.0 == Limit::Cpu
-                || finding.0 == Limit::SlowDevice
-                || finding.0 == Limit::HashPolicy
-                || finding.0 == Limit::PagePool
-        })
+        .find(|finding| !scales || single && finding.0 == Limit::Cpu || always.contains(&finding.0))
         .or_else(|| {
             if single {
                 Some(no_other_node(e))
             } else if scales {
                 Some(no_limit(e, full))
             } else {
-                full_thread(e, full)
+                full_thread(e)
             }
         })
         .or_else(|| shared(e, full))
@@ -240,5 +256,6 @@ fn facts(e: &Evidence) -> Vec<String> {
     if seen.len() > SHARED_SHOWN {
         facts.push(format!("{} more links and disks that moved less", seen.len() - SHARED_SHOWN));
     }
+    facts.extend(e.inside.as_ref().map(inside::said));
     facts
 }

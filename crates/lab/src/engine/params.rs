@@ -83,8 +83,9 @@ pub(super) const PDISK: Known = &[
     ("size", Kind::Size(64 << 20, 1 << 44)),
 ];
 
-/// `ropewalk perf`; gpfsperf's words. `cached`: what is read was read before, and caches stay as they are. `speed`
-/// (Mbit/s), `block`, `pagepool` and `transport` say what cluster stands in where no directory is named.
+/// `ropewalk perf`; gpfsperf's words. `cached`: what is read was read before, and caches stay as they are. `shared`: one file for
+/// all client nodes. `speed` (Mbit/s), `block`, `pagepool`, `transport` and `pdisks` say what cluster stands in where no directory
+/// is named.
 pub(super) const PERF: Known = &[
     ("operation", Kind::Word(&["create", "read", "write", "mixrw"])),
     ("pattern", Kind::Word(&["seq", "rand", "strided"])),
@@ -95,11 +96,13 @@ pub(super) const PERF: Known = &[
     ("fsync", Kind::Bool),
     ("dio", Kind::Bool),
     ("cached", Kind::Bool),
+    ("shared", Kind::Bool),
     ("clients", Kind::Number(1, 64)),
     ("speed", Kind::Number(1, 1_000_000)),
     ("block", Kind::Size(256 << 10, 16 << 20)),
     ("pagepool", Kind::Size(16 << 20, 16 << 40)),
     ("transport", Kind::Word(&["classic", "uring"])),
+    ("pdisks", Kind::Word(&["3", "8"])),
 ];
 
 /// Names. `bytes` of each file that is made; `shared`: one directory for all workers. The cluster as for `perf`.

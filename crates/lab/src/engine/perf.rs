@@ -23,12 +23,14 @@ const LEAD: Duration = Duration::from_millis(1500);
 /// How long making one file for a reading cell may take, and how long a job may, in seconds.
 const JOB_MAX: f64 = 600.0;
 
-fn file(context: &Context<'_>, n: usize) -> PathBuf {
+fn file(cell: &Cell, context: &Context<'_>, n: usize) -> PathBuf {
     let dirs = &context.targets.dirs;
     let dir: &Path = match dirs.len() {
         0 => context.work,
         many => &dirs[(context.part as usize + n) % many],
     };
+    // One file for all is the first one's, each by its own mount.
+    let n = if yes(cell, "shared") { 0 } else { n };
     dir.join(format!("{}{n}", prefix(context)))
 }
 
@@ -65,7 +67,7 @@ fn job(
     };
     let mut perf = command(None, &program.display().to_string());
     let pattern = if operation == "create" { "seq" } else { text(cell, "pattern", "seq") };
-    perf.args(["perf", operation, pattern]).arg(file(context, n));
+    perf.args(["perf", operation, pattern]).arg(file(cell, context, n));
     perf.args(["-r", text(cell, "record", "1m"), "-n", text(cell, "amount", "256m"), "--json"]);
     match cell.of {
         Step::Workers => perf.args(["--th", &cell.step.to_string()]),
@@ -96,7 +98,7 @@ pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
     }
     let wanted = text(cell, "amount", "256m").parse::<base::ByteSize>().map_or(0, |size| size.0);
     for n in 0..nodes(cell) {
-        if fs::metadata(file(context, n)).map(|m| m.len()).ok() != Some(wanted) {
+        if fs::metadata(file(cell, context, n)).map(|m| m.len()).ok() != Some(wanted) {
             job(cell, context, "create", n, None)?.output(context)?;
         }
         if yes(cell, "cached") {

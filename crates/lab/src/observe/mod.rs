@@ -2,6 +2,7 @@
 //! and /sys are read four times a second; each value is the median of its values over the intervals, so that
 //! start and end of a load do not dilute it. Only reads; a counter that is not there is left out.
 
+mod inside;
 mod processes;
 mod sample;
 
@@ -18,6 +19,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+pub use inside::{Inside, PdiskUse, Watched};
 pub use processes::ProcessUse;
 use sample::{Sample, read};
 pub use sample::{Who, allowed_cpus};
@@ -122,6 +124,9 @@ pub struct Usage {
     pub links: Vec<LinkUse>,
     /// Devices that moved something.
     pub devices: Vec<DeviceUse>,
+    /// What the processes of a cluster of the run's own said of themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
 }
 
 impl Usage {
@@ -308,6 +313,7 @@ fn usage(samples: &[Sample]) -> Usage {
         threads,
         links: names.into_iter().map(link).filter(|l| l.rx + l.tx > QUIET).collect(),
         devices: disks.into_iter().map(device).filter(|d| d.bytes > QUIET || d.queue > 0.01).collect(),
+        inside: None,
     }
 }
 

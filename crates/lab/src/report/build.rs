@@ -146,7 +146,12 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
     let best = |one: &SeriesReport| one.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
     let gave = series
         .iter()
-        .map(|one| Gave { series: &one.series, best: best(one), noise: one.analysis.noise })
+        .map(|one| Gave {
+            series: &one.series,
+            best: best(one),
+            noise: one.analysis.noise,
+            doubtful: one.verdict.as_ref().is_some_and(|verdict| verdict.doubtful),
+        })
         .collect();
     let choices = choices(&planned.plan, gave);
     PlanReport { planned: planned.clone(), series, choices, missing }

@@ -15,7 +15,7 @@ use crate::{
 
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 68.0;
 const RIGHT: f64 = 96.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;

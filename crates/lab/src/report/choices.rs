@@ -19,6 +19,8 @@ pub struct Gave<'a> {
     pub best: f64,
     /// The noise of its points.
     pub noise: f64,
+    /// Whether other programs were busy meanwhile.
+    pub doubtful: bool,
 }
 
 /// One sentence for each group of series that differ in the picked parameter only.
@@ -53,7 +55,10 @@ fn sentence(pick: &Pick, name: &str, rest: &Params, mut gave: Vec<(&str, Gave<'_
             None => format!("; {what}, which is not among them"),
         })
     });
-    let (rule, best) = (rule.unwrap_or_default(), show(figure, most.best));
+    let (mut rule, best) = (rule.unwrap_or_default(), show(figure, most.best));
+    if gave.iter().any(|one| one.1.doubtful) {
+        rule += "; other programs were busy meanwhile: measure again on a quiet machine";
+    }
     if most.best - least.best <= (2.0 * noise).max(LEAST) * most.best {
         let values: Vec<&str> = gave.iter().map(|one| one.0).collect();
         let (values, noise) = (values.join(", "), percent(noise));
@@ -81,7 +86,9 @@ mod tests {
             ("8m", "64k") => 102e6,
             _ => 100e6,
         };
-        let all = |noise| plan.series.iter().map(move |series| Gave { series, best: gave(series), noise });
+        let all = |noise| {
+            plan.series.iter().map(move |series| Gave { series, best: gave(series), noise, doubtful: false })
+        };
         let said = choices(&plan, all(0.05).collect());
         let most = "w record 256k: block 8m gave most, 200 MB/s; of that 1m 50 %; the rule, 32 x record, proposes \
                     8m, which gave 200 MB/s";

@@ -47,6 +47,8 @@ pub fn limit_name(limit: Limit) -> &'static str {
         Limit::Queue => "queue",
         Limit::Memory => "memory",
         Limit::PagePool => "page pool",
+        Limit::Manager => "manager",
+        Limit::Tokens => "write tokens",
         Limit::Neighbour => "other programs",
         Limit::Drift => "drift",
         Limit::NotKnown => "not known",

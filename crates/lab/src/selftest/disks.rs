@@ -16,6 +16,15 @@ const BYTES: usize = 32 << 20;
 /// Keeps the cgroups of one process apart.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
+/// What is throttled.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+}
+
 /// Throttled devices.
 pub struct Disks {
     /// `/dev/loopN`, in order.
@@ -69,24 +78,41 @@ impl Disks {
             let sys = format!("/sys/block/{}/dev", device.trim_start_matches("/dev/"));
             disks.devices.push(device);
             let number = fs::read_to_string(&sys).map_err(failed(format!("read {sys}")))?;
-            disks.throttle(number.trim(), rate).map_err(failed("set the throttle"))?;
+            disks.throttle(number.trim(), Way::Read, rate).map_err(failed("set the throttle"))?;
         }
         Ok(Ok(disks))
     }
 
     /// Throttles the disk below a directory.
-    pub fn throttle_below(&self, dir: &Path, rate: u64) -> Result<(), SelfTestError> {
+    pub fn throttle_below(&self, dir: &Path, way: Way, rate: u64) -> Result<(), SelfTestError> {
         let dev = fs::metadata(dir).map_err(failed(format!("look at {}", dir.display())))?.dev();
         let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-        self.throttle(&number, rate).map_err(failed(format!("throttle the disk below {}", dir.display())))
+        let throttled = self.throttle(&number, way, rate);
+        throttled.map_err(failed(format!("throttle the disk below {}", dir.display())))
     }
 
-    fn throttle(&self, number: &str, rate: u64) -> io::Result<()> {
-        let (file, line) = match self.version {
-            1 => ("blkio.throttle.read_iops_device", format!("{number} {rate}")),
-            _ => ("io.max", format!("{number} riops={rate}")),
+    fn throttle(&self, number: &str, way: Way, rate: u64) -> io::Result<()> {
+        let (file, line) = match (self.version, way) {
+            (1, Way::Read) => ("blkio.throttle.read_iops_device", format!("{number} {rate}")),
+            (1, Way::Write) => ("blkio.throttle.write_iops_device", format!("{number} {rate}")),
+            (_, Way::Read) => ("io.max", format!("{number} riops={rate}")),
+            (_, Way::Write) => ("io.max", format!("{number} wiops={rate}")),
         };
         fs::write(self.cgroup.join(file), line)
+    }
+
+    /// The words before a command of whose descendants only those are throttled whose command line holds a text.
+    pub fn under_only(&self, text: &str) -> Vec<String> {
+        // The brackets keep the pattern from finding the command line that it stands in.
+        let (first, rest) = text.split_at(text.len().min(1));
+        let pattern = format!("[{first}]{rest}");
+        // It looks for them as long as the command runs.
+        let watch = format!(
+            "(while sleep 0.1 && kill -0 $$ 2>/dev/null; do for pid in $(pgrep -f -- \"$0\"); do \
+             echo $pid > {}/cgroup.procs; done; done 2>/dev/null) & watch=$!; \"$@\"; status=$?; kill $watch; exit $status",
+            self.cgroup.display()
+        );
+        ["sh", "-c", &watch, &pattern].map(str::to_owned).to_vec()
     }
 
     /// The words before a command whose process and children are throttled.

@@ -3,7 +3,8 @@
 use std::{fs, path::Path};
 
 use super::{
-    disks::Disks,
+    clusters,
+    disks::{Disks, Way},
     error::{SelfTestError, failed},
 };
 use crate::{
@@ -32,7 +33,7 @@ pub struct Staged {
 }
 
 /// Something staged, or why it cannot be staged here.
-type Outcome = Result<Result<Staged, String>, SelfTestError>;
+pub(super) type Outcome = Result<Result<Staged, String>, SelfTestError>;
 
 /// One bottleneck.
 pub struct Staging {
@@ -72,17 +73,37 @@ pub const ALL: &[Staging] = &[
     },
     Staging { name: "small registered memory", limit: Limit::Queue, without: None, stage: small_memory },
     Staging { name: "one busy disk on many queues", limit: Limit::Queue, without: None, stage: busy_disk },
-    Staging { name: "page pool too small", limit: Limit::PagePool, without: None, stage: page_pool },
+    Staging {
+        name: "page pool too small",
+        limit: Limit::PagePool,
+        without: None,
+        stage: clusters::page_pool,
+    },
+    Staging {
+        name: "slow pdisk of eight",
+        limit: Limit::SlowDevice,
+        without: None,
+        stage: clusters::slow_pdisk,
+    },
+    Staging {
+        name: "manager slow to commit",
+        limit: Limit::Manager,
+        without: None,
+        stage: clusters::slow_manager,
+    },
+    Staging { name: "lock contention", limit: Limit::Tokens, without: None, stage: clusters::one_file },
+    Staging { name: "memory bandwidth", limit: Limit::Memory, without: None, stage: memory },
+    Staging { name: "single thread", limit: Limit::LoadThread, without: None, stage: single_thread },
 ];
 
 /// Links between two hosts, of which one is slow.
 const LINKS: u8 = 4;
 
-fn head(step: &str, steps: &str) -> String {
+pub(super) fn head(step: &str, steps: &str) -> String {
     format!("name = 'staged'\ntitle = 'staged'\nstep = '{step}'\nsteps = {steps}\nseconds = 1.5\n")
 }
 
-fn series(engine: &str, figure: &str, set: &str) -> String {
+pub(super) fn series(engine: &str, figure: &str, set: &str) -> String {
     format!("[[series]]\nname = 's'\nengine = '{engine}'\nfigure = '{figure}'\nset = {{ {set} }}\n")
 }
 
@@ -150,16 +171,19 @@ fn slow_link(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     Ok(Ok(Staged { plan, options, place, bed: Some(bed), ..Staged::default() }))
 }
 
-/// Files in memory to read: only CPUs bound that.
-fn in_memory(dir: &Path) -> Result<Vec<String>, SelfTestError> {
+/// Files in memory to read: only CPUs bound that, or memory itself.
+fn in_memory(dir: &Path, bytes: usize) -> Result<Vec<String>, SelfTestError> {
     let mut options = Vec::new();
     for n in 0..3 {
         let file = dir.join(format!("file{n}"));
-        fs::write(&file, vec![7; 8 << 20]).map_err(failed(format!("write {}", file.display())))?;
+        fs::write(&file, vec![7; bytes]).map_err(failed(format!("write {}", file.display())))?;
         options.extend(["--device".to_owned(), file.display().to_string()]);
     }
     Ok(options)
 }
+
+/// A file of few pages.
+const SMALL: usize = 8 << 20;
 
 fn neighbour(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -173,7 +197,7 @@ fn neighbour(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     Ok(Ok(Staged {
         under: if with { under } else { Vec::new() },
         plan: devices("ioengine = 'psync', direct = false"),
-        options: in_memory(dir)?,
+        options: in_memory(dir, SMALL)?,
         place: "other programs".into(),
         ..Staged::default()
     }))
@@ -189,7 +213,7 @@ fn pinned_cpu(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     Ok(Ok(Staged {
         under: if with { under } else { Vec::new() },
         plan: devices("ioengine = 'psync', direct = false"),
-        options: in_memory(dir)?,
+        options: in_memory(dir, SMALL)?,
         place: format!("CPU {cpu}"),
         ..Staged::default()
     }))
@@ -215,7 +239,7 @@ fn queues(draw: &mut Draw, dir: &Path, set: &str, place: &str) -> Outcome {
         Ok(disks) => disks,
         Err(why) => return Ok(Err(why)),
     };
-    disks.throttle_below(dir, 200 + draw.below(300))?;
+    disks.throttle_below(dir, Way::Read, 200 + draw.below(300))?;
     let set = format!("load = 'random-read', size = '64m', depth = 16, {set}");
     Ok(Ok(Staged {
         under: disks.under(),
@@ -231,21 +255,38 @@ fn busy_disk(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     queues(draw, dir, &format!("disks = {disks}, dma_mib = 256"), "the disk's queue")
 }
 
-/// A file read again and again by random through a mount of a cluster of its own, whose page pool holds a part of it or all.
-fn page_pool(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
-    // No page pool is smaller than four blocks of the largest size, 64 MiB.
-    let amount = 256 + draw.below(128);
-    let pool = if with { 64 + draw.below(amount / 4) } else { amount * 3 };
-    let speed = 300 + draw.below(400);
-    let set = format!(
-        "operation = 'read', pattern = 'rand', record = '64k', amount = '{amount}m', dio = true, cached = true, \
-         speed = {speed}, pagepool = '{pool}m'"
-    );
-    let plan = head("workers", "[1, 2, 4]") + &series("perf", "bytes", &set);
-    Ok(Ok(Staged { plan, place: "page pool".into(), ..Staged::default() }))
-}
-
 fn small_memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     let mib = if with { 8 } else { 256 };
     queues(draw, dir, &format!("disks = 4, dma_mib = {mib}"), "registered memory")
+}
+
+/// Large reads of what the page cache holds do nothing but copy; small ones mostly ask.
+fn memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let (bytes, size) = if with { (128 << 20, 512 << draw.below(3)) } else { (SMALL, 4) };
+    let set = format!("rw = 'randread', bs = '{size}k', ioengine = 'psync', direct = false");
+    Ok(Ok(Staged {
+        plan: head("devices", "[1, 2, 3]") + &series("fio", "bytes", &set),
+        options: in_memory(dir, bytes)?,
+        place: if with { "memory" } else { "" }.into(),
+        ..Staged::default()
+    }))
+}
+
+/// More workers are asked for, and one thread makes the load.
+fn single_thread(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        return Ok(Err("there is one CPU only".into()));
+    }
+    let size = 4 << draw.below(3);
+    let jobs = if with { ", numjobs = 1" } else { "" };
+    let set = format!("rw = 'randread', bs = '{size}k', ioengine = 'psync', direct = false{jobs}");
+    let mut options = in_memory(dir, SMALL)?;
+    options.truncate(2);
+    Ok(Ok(Staged {
+        plan: head("workers", "[1, 2, 4]") + &series("fio", "operations", &set),
+        options,
+        place: "fio".into(),
+        ..Staged::default()
+    }))
 }

@@ -69,7 +69,7 @@ fn enter(netns: &File) -> io::Result<()> {
 }
 
 /// Runs `f` on a thread of its own in a namespace; the caller's thread stays where it is.
-pub(super) fn within<T: Send>(netns: &str, f: impl FnOnce() -> T + Send) -> Result<T, TestbedError> {
+pub(crate) fn within<T: Send>(netns: &str, f: impl FnOnce() -> T + Send) -> Result<T, TestbedError> {
     let failed = |source| TestbedError::System { action: format!("enter namespace {netns}"), source };
     let file = File::open(path(netns)).map_err(failed)?;
     thread::scope(|scope| {

@@ -5,10 +5,12 @@ use crate::{
     calibrate::Machine,
     cell::Record,
     expect::{Analysis, OWN_NAMESPACE, Point},
-    observe::{CpuUse, ThreadUse, Usage},
+    observe::{CpuUse, Inside, ThreadUse, Usage},
     plan::Step,
 };
 
+/// From which part on a CPU or a link of a known rate is full.
+const FILLED: f64 = 0.9;
 /// What counts as a full CPU at least while other programs work.
 const BESIDE_OTHERS: f64 = 0.9;
 
@@ -57,6 +59,8 @@ pub struct Evidence {
     pub cpus: Vec<CpuUse>,
     /// CPUs' worth of work of the load generators.
     pub load_cpus: f64,
+    /// CPUs' worth of work of Ropewalk's processes that serve it.
+    pub served_cpus: f64,
     /// CPUs' worth of work of load generators, Ropewalk and the kernel's threads together.
     pub own_cpus: f64,
     /// CPUs' worth of work of other programs.
@@ -77,6 +81,10 @@ pub struct Evidence {
     pub one_queue: Option<String>,
     /// Of a load that reads the same again: what its cluster's own link moved by the payload.
     pub missed: Option<f64>,
+    /// The payload by what all CPUs can copy at most.
+    pub copied: f64,
+    /// What the processes of a cluster of the run's own said.
+    pub inside: Option<Inside>,
     /// The name and height of the lowest bound, by the measured value.
     pub bound: (String, f64),
     /// How a steady load went on; for periods.
@@ -89,6 +97,10 @@ impl Evidence {
     /// From which part of its full height something counts as full.
     pub(super) fn full(&self) -> f64 {
         1.0 - (2.0 * self.noise).clamp(0.1, 0.3)
+    }
+    /// Likewise for what is measured by itself, a CPU's time or a link of a known rate: the noise of the load is not its noise.
+    pub(super) fn filled(&self) -> f64 {
+        self.full().max(FILLED)
     }
     /// Part of the CPUs that other programs and the host took, and what the host took.
     pub(super) fn others(&self) -> (f64, f64) {
@@ -187,6 +199,7 @@ pub fn evidence(
         },
         cpus: usage.cpus.clone(),
         load_cpus: usage.load_cpus,
+        served_cpus: usage.served_cpus,
         own_cpus: usage.load_cpus + usage.served_cpus + usage.kernel_cpus,
         foreign_cpus: usage.foreign_cpus,
         threads: usage.threads.clone(),
@@ -197,6 +210,8 @@ pub fn evidence(
         queue_disks: disks_asked,
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
         missed: missed(record, payload),
+        copied: payload / machine.memory_copy.max(f64::MIN_POSITIVE),
+        inside: usage.inside.clone(),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
         drift: (of == Step::Periods).then(|| drift::drift(analysis, records)).flatten(),
         intervals: usage.intervals,

@@ -16,6 +16,9 @@ const OWN: f64 = 0.4;
 /// Part of its CPUs that a load has at least where others that have more are the reason.
 const WANTS: f64 = 0.2;
 
+/// Part of the CPUs' work from which on it is told whose it is.
+const TOLD: f64 = 0.05;
+
 /// Part of what is read again that may come from the servers: a page pool gives up some pages before it is full.
 const MISSED: f64 = 0.2;
 
@@ -30,13 +33,14 @@ pub(super) fn page_pool(e: &Evidence) -> Option<Finding> {
 }
 
 /// All CPUs that the load may use on one of the nodes.
-pub(super) fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
+pub(super) fn full_cpus(e: &Evidence) -> Option<Finding> {
     let mut nodes: Vec<u32> = e.cpus.iter().map(CpuUse::node).collect();
     nodes.dedup();
-    nodes.iter().find_map(|&node| full_cpus_of(e, full, node, nodes.len() > 1))
+    nodes.iter().find_map(|&node| full_cpus_of(e, node, nodes.len() > 1))
 }
 
-fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Finding> {
+fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
+    let full = e.filled();
     let own: Vec<&CpuUse> = e.cpus.iter().filter(|cpu| cpu.node() == node).collect();
     let allowed: Vec<&&CpuUse> = own.iter().filter(|cpu| cpu.allowed).collect();
     // Together: which of them is busier is the scheduler's affair.
@@ -49,7 +53,7 @@ fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Fin
         && e.own_cpus >= WANTS * allowed.len() as f64
     {
         let text = format!(
-            "other programs: they have {:.1} of {} full CPUs, and the load only {:.1}",
+            "other programs: they have {:.2} of {} full CPUs, and the load only {:.2}",
             e.foreign_cpus,
             allowed.len(),
             e.own_cpus
@@ -60,6 +64,13 @@ fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Fin
         return None;
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.name())).collect();
+    if e.copied >= full && !others && !several && allowed.len() == own.len() {
+        let text = format!(
+            "memory: the load moves {} of what all CPUs together copy at most, and does nothing else with them",
+            percent(e.copied)
+        );
+        return Some((Limit::Memory, vec!["memory".into()], text));
+    }
     let of = if several { format!(" of node {}", node + 1) } else { String::new() };
     let free: Vec<String> =
         own.iter().filter(|cpu| !cpu.allowed && cpu.busy < 0.5).map(|cpu| cpu.name()).collect();
@@ -71,12 +82,18 @@ fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Fin
     }
     let worked = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
     let share = |part: f64| percent((part / worked).min(1.0));
-    let others = if others { format!(", {} other programs'", share(e.foreign_cpus)) } else { String::new() };
+    let whose = [
+        ("Ropewalk's processes", e.served_cpus),
+        ("the load generators", e.load_cpus),
+        ("other programs", e.foreign_cpus),
+    ];
+    let whose = whose.into_iter().filter(|(_, part)| *part >= TOLD * worked);
+    let whose: Vec<String> = whose.map(|(who, part)| format!("{who} {}", share(part))).collect();
     let text = format!(
-        "the CPUs{of}: all {} are full, {} busy; {} of their work is the load generators' own{others}",
+        "the CPUs{of}: all {} are full, {} busy; of their work have {}",
         allowed.len(),
         percent(busy.min(1.0)),
-        share(e.load_cpus)
+        if whose.is_empty() { "the kernel's own threads most".into() } else { whose.join(", ") }
     );
     Some((Limit::Cpu, names, text))
 }
@@ -142,8 +159,8 @@ pub(super) fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
     Some((Limit::HashPolicy, names, text))
 }
 
-pub(super) fn full_thread(e: &Evidence, full: f64) -> Option<Finding> {
-    let mut full_ones = e.threads.iter().filter(|thread| thread.busy >= full * e.cpu_full);
+pub(super) fn full_thread(e: &Evidence) -> Option<Finding> {
+    let mut full_ones = e.threads.iter().filter(|thread| thread.busy >= e.filled() * e.cpu_full);
     let thread = full_ones.next()?;
     let names = vec![thread.name.clone()];
     let busy = percent(thread.busy);
@@ -160,26 +177,27 @@ pub(super) fn full_thread(e: &Evidence, full: f64) -> Option<Finding> {
 }
 
 /// A link that carries all it is known to be able to.
-pub(super) fn filled(e: &Evidence, full: f64) -> Option<(&SharedEvidence, f64)> {
+pub(super) fn filled(e: &Evidence) -> Option<(&SharedEvidence, f64)> {
     e.links.iter().chain(&e.bundle).find_map(|link| {
-        let capacity = link.capacity.filter(|capacity| link.got >= full * capacity)?;
+        let capacity = link.capacity.filter(|capacity| link.got >= e.filled() * capacity)?;
         Some((link, capacity))
     })
 }
 
+/// It is full, whoever is busy beside it.
+pub(super) fn full_link(e: &Evidence) -> Option<Finding> {
+    let (link, capacity) = filled(e)?;
+    let left_out = |one: &&SharedEvidence| one.got < IDLE * link.got && one.most >= IDLE * link.got;
+    let idle: Vec<&str> = e.bundle.iter().filter(left_out).map(|one| one.name.as_str()).collect();
+    let chance = match idle.is_empty() {
+        true => String::new(),
+        false => format!("; {} was left out by chance here, other steps use it", idle.join(", ")),
+    };
+    let text = format!("the link {}: it carries {} of {}{chance}", link.name, rate(link.got), rate(capacity));
+    Some((Limit::Link, vec![link.name.clone()], text))
+}
+
 pub(super) fn shared(e: &Evidence, full: f64) -> Option<Finding> {
-    // What is known to be all that a link can carry comes before what is only no more than before.
-    if let Some((link, capacity)) = filled(e, full) {
-        let left_out = |one: &&SharedEvidence| one.got < IDLE * link.got && one.most >= IDLE * link.got;
-        let idle: Vec<&str> = e.bundle.iter().filter(left_out).map(|one| one.name.as_str()).collect();
-        let chance = match idle.is_empty() {
-            true => String::new(),
-            false => format!("; {} was left out by chance here, other steps use it", idle.join(", ")),
-        };
-        let text =
-            format!("the link {}: it carries {} of {}{chance}", link.name, rate(link.got), rate(capacity));
-        return Some((Limit::Link, vec![link.name.clone()], text));
-    }
     let at_limit = |one: &&SharedEvidence| one.alone > 0.0 && one.got >= full * one.alone;
     let highest = |list: &[SharedEvidence]| {
         list.iter().filter(at_limit).max_by(|a, b| a.got.total_cmp(&b.got)).cloned()
@@ -219,7 +237,13 @@ pub(super) fn drifting(e: &Evidence) -> Finding {
     if drift.slower(e.noise) {
         return (Limit::Drift, vec!["latency".into()], format!("drift: {said}"));
     }
-    let text = format!("none: {said}, within the noise of {}, and no process grew", percent(e.noise));
+    let noise = percent(e.noise);
+    let text = match drift.rate > e.noise {
+        true => format!(
+            "no drift: {said}; it rose beyond the noise of {noise}, so it had not settled at the start; no process grew"
+        ),
+        false => format!("no drift: {said}, within the noise of {noise}, and no process grew"),
+    };
     (Limit::None, Vec::new(), text)
 }
 

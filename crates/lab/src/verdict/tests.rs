@@ -27,6 +27,7 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         cpu_full: 0.98,
         cpus: cpus(&[0.2, 0.1]),
         load_cpus: 0.2,
+        served_cpus: 0.0,
         own_cpus: 0.3,
         foreign_cpus: 0.0,
         threads: vec![thread("fio", Who::Load, 0.2)],
@@ -37,6 +38,8 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         queue_disks: 0,
         one_queue: None,
         missed: None,
+        copied: 0.01,
+        inside: None,
         bound: (of.layer().into(), 1.0),
         drift: None,
         intervals: 8,
@@ -55,6 +58,51 @@ fn a_page_pool_that_does_not_hold_what_is_read_again_is_named_before_what_is_ful
     assert!(verdict.limit == Limit::PagePool && verdict.text.contains("60 %"), "{verdict:?}");
     e.missed = Some(0.1);
     assert_eq!(limit(&e), Limit::Link);
+}
+
+#[test]
+fn what_only_the_cluster_can_tell_is_named_also_where_it_scales() {
+    use crate::observe::{Inside, PdiskUse};
+    let pdisk = |n: u32, busy: f64, mean_ms: f64| {
+        let name = format!("n{}/pdisk{}", n / 2 + 1, n % 2 + 1);
+        PdiskUse { name, busy, mean_ms, batches: 20.0 }
+    };
+    let quiet = Inside {
+        waiting: 4.0,
+        tokens: 0.1,
+        commits: 0.9,
+        commit_ms: 4.0,
+        flush_ms: 1.0,
+        pdisks: (0..8).map(|n| pdisk(n, 0.9, 5.0)).collect(),
+    };
+    let of = |inside: Inside, efficiency: f64| {
+        judge(&Evidence { inside: Some(inside), ..idle(Step::Nodes, efficiency) })
+    };
+    assert_eq!(of(quiet.clone(), 0.97).limit, Limit::Clients);
+    assert_eq!(of(quiet.clone(), 0.5).limit, Limit::NotKnown);
+    let mut one = quiet.clone();
+    one.pdisks[5] = pdisk(5, 0.95, 60.0);
+    let verdict = of(one.clone(), 0.5);
+    assert_eq!((verdict.limit, verdict.names), (Limit::SlowDevice, vec!["pdisk n3/pdisk2".to_owned()]));
+    // It holds nobody up while it has little to do.
+    one.pdisks[5].busy = 0.2;
+    assert_eq!(of(one, 0.5).limit, Limit::NotKnown);
+    let verdict = of(Inside { tokens: 3.0, ..quiet.clone() }, 0.5);
+    assert!(verdict.limit == Limit::Tokens && verdict.text.contains("75 %"), "{verdict:?}");
+    let slow = Inside { commit_ms: 65.0, ..quiet };
+    assert_eq!(of(slow.clone(), 0.97).limit, Limit::Manager);
+    assert_eq!(of(Inside { commits: 0.2, ..slow.clone() }, 0.5).limit, Limit::NotKnown);
+    // A disk that is slow for everybody is no fault of the manager's.
+    assert_eq!(of(Inside { flush_ms: 40.0, ..slow }, 0.5).limit, Limit::NotKnown);
+}
+
+#[test]
+fn what_does_nothing_but_copy_is_limited_by_memory() {
+    let full = Evidence { cpus: cpus(&[0.97, 0.95]), copied: 0.95, ..idle(Step::Devices, 0.5) };
+    let verdict = judge(&full);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Memory, Confidence::Medium));
+    assert_eq!(limit(&Evidence { copied: 0.6, ..full.clone() }), Limit::Cpu);
+    assert_eq!(limit(&Evidence { cpus: cpus(&[0.6, 0.5]), ..full }), Limit::NotKnown);
 }
 
 #[test]
