@@ -24,6 +24,7 @@ use crate::{
     host::{Manager, Tree},
     journal::{Changed, Journal, JournalError, Record, Run},
     permanent::{self, Keeper},
+    replace,
     settable::Settable,
     tuned::{Tuned, TunedError},
 };
@@ -360,7 +361,7 @@ fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<bool, App
         in_force.insert(&change.fact, change);
     }
     let (tree, tuned) = (Tree::below(root), Tuned::of(root));
-    let acts = tuned.as_ref().is_some_and(Tuned::acts);
+    let place = tuned.as_ref().and_then(Tuned::place);
     let (mut lines, mut profile) = (Vec::new(), false);
     for change in in_force.values() {
         let settable = settable(&change.fact)?;
@@ -368,9 +369,9 @@ fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<bool, App
         // The journal is a file: what of it goes into a script or a rule is looked at again.
         plain(&change.fact, &change.after)?;
         let said = permanent::comment(&format!("{} (was: {})", change.rule, change.before));
-        for keeper in settable.keepers(&manager, acts) {
+        for keeper in settable.keepers(&manager, place) {
             let line = settable.line(&change.after, &keeper);
-            profile |= matches!(keeper, Keeper::TunedSysctl | Keeper::TunedSysfs);
+            profile |= matches!(keeper, Keeper::TunedSysctl(_) | Keeper::TunedSysfs(_));
             lines.push((keeper, format!("{said}{line}\n")));
         }
     }
@@ -421,14 +422,21 @@ fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<()
     crash::point();
     let written = match settable.ethtool() {
         Some((device, knob)) => knob.write(root, &settable.file, device, value),
-        // The file is the kernel's: it is never made, and cut only where a copy of it stands in a tree.
-        None => fs::OpenOptions::new()
+        None if root == Path::new("/") || is_kernels(&path) => fs::OpenOptions::new()
             .write(true)
-            .truncate(true)
             .open(&path)
             .and_then(|mut file| file.write_all(value.as_bytes())),
+        // In a copy of a machine it is a file, whose value must not be half there. It is never made.
+        None => fs::canonicalize(&path).and_then(|path| replace::replace(&path, value, false)),
     };
     written.map_err(|source| io_error(fact, "write", path, source))
+}
+
+/// Whether a file is one of procfs or sysfs.
+fn is_kernels(path: &Path) -> bool {
+    const SYSFS: u64 = 0x6265_6572;
+    let kind = rustix::fs::statfs(path).map(|stat| stat.f_type as u64);
+    kind.is_ok_and(|kind| kind == SYSFS || kind == rustix::fs::PROC_SUPER_MAGIC as u64)
 }
 
 fn io_error(fact: &str, what: &'static str, path: PathBuf, source: io::Error) -> ApplyError {

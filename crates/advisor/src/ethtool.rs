@@ -3,7 +3,7 @@
 
 use std::{fs, io, path::Path, time::Duration};
 
-use crate::host::program;
+use crate::{host::program, replace};
 
 /// How long it may take: a card that makes its rings anew is away for seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ impl Knob {
         if let Some((at, length)) = self.place(&text) {
             text.replace_range(at..at + length, value);
         }
-        fs::write(path, text)
+        replace::replace(&path, &text, false)
     }
 
     /// Where the value stands in what is shown: at which byte, and how long it is.

@@ -19,6 +19,7 @@ mod host;
 pub mod journal;
 mod permanent;
 mod rank;
+mod replace;
 mod rule;
 mod settable;
 mod together;

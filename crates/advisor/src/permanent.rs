@@ -6,16 +6,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use crate::{
     crash,
-    host::{OUR_PROFILE, Tree},
-    tuned::Tuned,
+    host::{OUR_PROFILE, OWN_PLACES, Tree},
+    replace,
+    tuned::{self, Tuned},
 };
 
 const DISPATCHER: &str = "etc/NetworkManager/dispatcher.d/90-ropewalk-advise";
@@ -39,22 +38,16 @@ pub enum Keeper {
     Networkd(String),
     /// A script that NetworkManager runs when an interface is up, after all that its connection sets.
     Dispatcher,
-    /// Settings of the kernel in tuned's profile of our own: they replace those of the profile that it includes.
-    TunedSysctl,
+    /// Settings of the kernel in tuned's profile of our own, at this place: they replace those of the profile that it includes.
+    TunedSysctl(String),
     /// Files below `/sys` in that profile, written after all that the included one sets.
-    TunedSysfs,
+    TunedSysfs(String),
 }
 
 impl Keeper {
     /// Those that have one file each.
-    const FIXED: [Keeper; 6] = [
-        Keeper::Sysctl,
-        Keeper::Udev,
-        Keeper::Tmpfiles,
-        Keeper::Modprobe,
-        Keeper::Dispatcher,
-        Keeper::TunedSysctl,
-    ];
+    const FIXED: [Keeper; 5] =
+        [Keeper::Sysctl, Keeper::Udev, Keeper::Tmpfiles, Keeper::Modprobe, Keeper::Dispatcher];
     /// Our file there, below the root.
     pub fn file(&self) -> String {
         match self {
@@ -64,15 +57,15 @@ impl Keeper {
             Keeper::Modprobe => "etc/modprobe.d/ropewalk-advise.conf".to_owned(),
             Keeper::Networkd(network) => format!("{NETWORKD}/{network}.d/{DROP_IN}"),
             Keeper::Dispatcher => DISPATCHER.to_owned(),
-            Keeper::TunedSysctl | Keeper::TunedSysfs => format!("etc/tuned/{OUR_PROFILE}/tuned.conf"),
+            Keeper::TunedSysctl(place) | Keeper::TunedSysfs(place) => tuned::profile_file(place),
         }
     }
     /// What stands before the lines.
     pub fn head(&self) -> &'static str {
         match self {
-            Keeper::TunedSysctl => "[sysctl]\n",
+            Keeper::TunedSysctl(_) => "[sysctl]\n",
             // tuned applies what has the largest number last.
-            Keeper::TunedSysfs => "[ropewalk-advise]\ntype=sysfs\npriority=1000\n",
+            Keeper::TunedSysfs(_) => "[ropewalk-advise]\ntype=sysfs\npriority=1000\n",
             Keeper::Networkd(_) => "[Link]\n",
             // Another interface's line is no failure, which NetworkManager would log.
             Keeper::Dispatcher => "trap 'exit 0' EXIT\n[ \"$2\" = up ] || exit 0\n",
@@ -111,7 +104,7 @@ pub(crate) fn write(
         let text = texts.entry(keeper.file()).or_insert_with(|| {
             let script = if *keeper == Keeper::Dispatcher { "#!/bin/sh\n" } else { "" };
             let main = match (keeper, tuned) {
-                (Keeper::TunedSysctl | Keeper::TunedSysfs, Some(tuned)) => tuned.main(),
+                (Keeper::TunedSysctl(_) | Keeper::TunedSysfs(_), Some(tuned)) => tuned.main(),
                 _ => String::new(),
             };
             [script, SAID, &main].concat()
@@ -129,7 +122,7 @@ pub(crate) fn write(
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
             continue;
         }
-        replace(&path, &text, file == DISPATCHER).map_err(|error| (path, error))?;
+        replace::replace(&path, &text, file == DISPATCHER).map_err(|error| (path, error))?;
         changed = true;
     }
     Ok(changed)
@@ -141,7 +134,8 @@ fn ours(root: &Path) -> Vec<String> {
         let network = name.strip_suffix(".d").filter(|network| network.ends_with(".network"))?;
         Some(Keeper::Networkd(network.to_owned()))
     });
-    Keeper::FIXED.into_iter().chain(dropped).map(|keeper| keeper.file()).collect()
+    let profiles = OWN_PLACES.into_iter().map(tuned::profile_file);
+    Keeper::FIXED.into_iter().chain(dropped).map(|keeper| keeper.file()).chain(profiles).collect()
 }
 
 /// Whether there was one.
@@ -160,23 +154,4 @@ fn remove(path: &Path) -> io::Result<bool> {
         let _ = fs::remove_dir(dir);
     }
     Ok(true)
-}
-
-/// A reader sees the old text or the new one, also after a crash.
-pub(crate) fn replace(path: &Path, text: &str, script: bool) -> io::Result<()> {
-    let Some(dir) = path.parent() else { return Ok(()) };
-    fs::create_dir_all(dir)?;
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    if script {
-        // NetworkManager runs only what nobody but root can write to.
-        file.set_permissions(fs::Permissions::from_mode(0o755))?;
-    }
-    file.sync_all()?;
-    crash::point();
-    fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()?;
-    crash::point();
-    Ok(())
 }

@@ -131,7 +131,7 @@ fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, 
             Some((settable, change)) => {
                 let manager =
                     settable.interface().map_or(Manager::Nobody, |name| Manager::of_facts(facts, name));
-                let tuned = facts.bool("daemon.tuned") == Some(true) && facts.text("tuned.profile").is_some();
+                let tuned = facts.text("tuned.place").filter(|_| facts.bool("daemon.tuned") == Some(true));
                 Some(settable.permanent(&change.value, &manager, tuned))
             }
             None => rule.permanent.as_ref().map(fill),

@@ -130,30 +130,33 @@ impl Settable {
             _ => None,
         }
     }
-    /// What makes it last where the interface, if it is of one, is managed so, and where tuned makes a profile's settings.
-    pub fn keepers(&self, manager: &Manager, tuned: bool) -> Vec<Keeper> {
-        vec![match (&self.kind, manager) {
+    /// What makes it last where the interface, if it is of one, is managed so, and where tuned makes the settings of profiles:
+    /// the place of the administrator's.
+    pub fn keepers(&self, manager: &Manager, tuned: Option<&str>) -> Vec<Keeper> {
+        let tuned = tuned.map(str::to_owned);
+        let keeper = match (&self.kind, manager, tuned) {
             // tuned would read the other points of this name as directories.
-            (Kind::Sysctl(name), _) if tuned && !name.contains('/') => Keeper::TunedSysctl,
-            (Kind::Sysctl(_), _) => Keeper::Sysctl,
-            (Kind::File, _) if tuned => Keeper::TunedSysfs,
-            (Kind::File, _) => Keeper::Tmpfiles,
-            (Kind::Parameter { .. }, _) => Keeper::Modprobe,
+            (Kind::Sysctl(name), _, Some(place)) if !name.contains('/') => Keeper::TunedSysctl(place),
+            (Kind::Sysctl(_), ..) => Keeper::Sysctl,
+            (Kind::File, _, Some(place)) => Keeper::TunedSysfs(place),
+            (Kind::File, ..) => Keeper::Tmpfiles,
+            (Kind::Parameter { .. }, ..) => Keeper::Modprobe,
             // Its connection would set these again after udev has.
-            (Kind::Attribute { attribute, .. }, Manager::NetworkManager)
+            (Kind::Attribute { attribute, .. }, Manager::NetworkManager, _)
                 if attribute == "mtu" || attribute.starts_with("bonding/") =>
             {
                 Keeper::Dispatcher
             }
-            (Kind::Attribute { attribute, .. }, Manager::Networkd(file)) if attribute == "mtu" => {
+            (Kind::Attribute { attribute, .. }, Manager::Networkd(file), _) if attribute == "mtu" => {
                 Keeper::Networkd(file.clone())
             }
             // tuned sets disks after udev has; a disk that appears later is udev's.
-            (Kind::Attribute { subsystem: "block", .. }, _) if tuned => {
-                return vec![Keeper::TunedSysfs, Keeper::Udev];
+            (Kind::Attribute { subsystem: "block", .. }, _, Some(place)) => {
+                return vec![Keeper::TunedSysfs(place), Keeper::Udev];
             }
-            (Kind::Attribute { .. } | Kind::Ethtool { .. }, _) => Keeper::Udev,
-        }]
+            (Kind::Attribute { .. } | Kind::Ethtool { .. }, ..) => Keeper::Udev,
+        };
+        vec![keeper]
     }
     /// The line that makes it last there, without the file.
     pub fn line(&self, value: &str, keeper: &Keeper) -> String {
@@ -162,8 +165,8 @@ impl Settable {
             (Kind::Attribute { device, .. }, Keeper::Dispatcher) => {
                 format!("[ \"$1\" = {device} ] && echo {value} > /{}", self.file)
             }
-            (_, Keeper::TunedSysfs) => format!("/{}={value}", self.file),
-            (Kind::Sysctl(name), Keeper::TunedSysctl) => format!("{name}={value}"),
+            (_, Keeper::TunedSysfs(_)) => format!("/{}={value}", self.file),
+            (Kind::Sysctl(name), Keeper::TunedSysctl(_)) => format!("{name}={value}"),
             (Kind::Sysctl(name), _) => format!("{name} = {value}"),
             (Kind::Attribute { subsystem, device, attribute }, _) => format!(
                 "ACTION==\"add|change\", SUBSYSTEM==\"{subsystem}\", KERNEL==\"{device}\", ATTR{{{attribute}}}=\"{value}\""
@@ -177,9 +180,10 @@ impl Settable {
         }
     }
     /// What makes it last, for people.
-    pub fn permanent(&self, value: &str, manager: &Manager, tuned: bool) -> String {
+    pub fn permanent(&self, value: &str, manager: &Manager, tuned: Option<&str>) -> String {
         let said = self.keepers(manager, tuned).into_iter().map(|keeper| {
-            let section = keeper.head().lines().next().filter(|head| tuned && head.starts_with('['));
+            let section =
+                keeper.head().lines().next().filter(|head| tuned.is_some() && head.starts_with('['));
             let section = section.map(|section| format!("{section} ")).unwrap_or_default();
             format!("/{}: {section}{}", keeper.file(), self.line(value, &keeper))
         });
@@ -242,7 +246,7 @@ mod tests {
                 (
                     settable.file.as_str(),
                     settable.command(value),
-                    settable.line(value, &settable.keepers(&Manager::Nobody, false)[0])
+                    settable.line(value, &settable.keepers(&Manager::Nobody, None)[0])
                 ),
                 (file, command.to_owned(), line.to_owned())
             );
@@ -270,7 +274,7 @@ mod tests {
             ),
             ("sysctl.vm.x", &Manager::NetworkManager, "/etc/sysctl.d/90-ropewalk-advise.conf: vm.x = 9"),
         ] {
-            assert_eq!(Settable::of(&Path::from(fact)).unwrap().permanent("9", manager, false), place);
+            assert_eq!(Settable::of(&Path::from(fact)).unwrap().permanent("9", manager, None), place);
         }
         let ours = "/etc/tuned/ropewalk-advise/tuned.conf";
         for (fact, value, place) in [
@@ -287,12 +291,16 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                Settable::of(&Path::from(fact)).unwrap().permanent(value, &Manager::Nobody, true),
+                Settable::of(&Path::from(fact)).unwrap().permanent(
+                    value,
+                    &Manager::Nobody,
+                    Some("etc/tuned")
+                ),
                 place
             );
         }
         let disk = Settable::of(&Path::from("block.sda.scheduler")).unwrap();
-        let said = disk.permanent("none", &Manager::Nobody, true);
+        let said = disk.permanent("none", &Manager::Nobody, Some("etc/tuned/profiles"));
         assert!(said.contains("/sys/block/sda/queue/scheduler=none; /etc/udev/rules.d/"), "{said}");
     }
 

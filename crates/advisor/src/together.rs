@@ -98,14 +98,14 @@ fn tuned(finding: &mut Finding, facts: &Facts) {
     let Some(set) = facts.get(&format!("tuned.sets.{name}")) else { return };
     finding.set_by = Some(format!("tuned's profile {profile} ({})", set.origin));
     let again = if section == "sysctl" && facts.bool("tuned.reapply_sysctl") != Some(false) {
-        "what sysctl.d says comes after it"
+        "; sysctl.d comes after it"
     } else {
-        "and again at each boot"
+        ", and again at each boot"
     };
     finding.remarks.push(format!(
-        "tuned runs with profile {profile}, which sets {} here ({}), {again}. By name this rule is applied all the same, by a \
-         profile of ours that includes it.",
-        set.value, set.origin
+        "tuned runs with profile {profile}, which sets {} here ({}){again}. `apply {}` sets it all the same, by a profile of \
+         ours that includes that one.",
+        set.value, set.origin, finding.rule
     ));
 }
 
@@ -204,7 +204,7 @@ mod tests {
         let found = with(&facts);
         assert!(
             found.set_by.unwrap().contains("tuned.conf:7")
-                && found.remarks[0].contains("sysctl.d says comes after")
+                && found.remarks[0].contains("sysctl.d comes after")
         );
         facts.insert("tuned.reapply_sysctl", false, Origin::default());
         let found = with(&facts);

@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
-    host::{OUR_PROFILE, Tree, program, runs},
-    permanent,
+    host::{OUR_PROFILE, OWN_PLACES, Tree, own_place, program, runs},
+    replace,
 };
 
 const ACTIVE: &str = "etc/tuned/active_profile";
@@ -53,6 +53,13 @@ pub(crate) struct Tuned {
     /// Whether ours is in effect.
     ours: bool,
     running: bool,
+    /// Where profiles of the administrator stand.
+    place: &'static str,
+}
+
+/// Our profile at a place of profiles.
+pub(crate) fn profile_file(place: &str) -> String {
+    format!("{place}/{OUR_PROFILE}/tuned.conf")
 }
 
 impl Tuned {
@@ -64,7 +71,7 @@ impl Tuned {
             active.split_whitespace().partition(|name| *name == OUR_PROFILE);
         let ours = !ours.is_empty();
         let mut chosen = tree.glance(MODE).is_some_and(|mode| mode == "auto");
-        let text = tree.glance(&permanent::Keeper::TunedSysctl.file()).unwrap_or_default();
+        let text = OWN_PLACES.iter().find_map(|place| tree.glance(&profile_file(place))).unwrap_or_default();
         if ours {
             let includes = text.lines().find_map(|line| line.strip_prefix("include="));
             if profiles.is_empty() {
@@ -75,14 +82,20 @@ impl Tuned {
         let plain = |name: &&str| {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
         };
-        let known = !profiles.is_empty() && profiles.iter().all(|name| plain(&name));
+        let known = !profiles.is_empty() && profiles.iter().all(plain);
         let profiles = profiles.into_iter().map(str::to_owned).collect();
-        known.then(|| Tuned { profiles, chosen, ours, running: runs(&tree, "tuned") })
+        known.then(|| Tuned {
+            profiles,
+            chosen,
+            ours,
+            running: runs(&tree, "tuned"),
+            place: own_place(&tree),
+        })
     }
 
-    /// Whether it makes its profile's settings here.
-    pub(crate) fn acts(&self) -> bool {
-        self.running
+    /// Where our profile is to be; none where nobody makes the settings of profiles.
+    pub(crate) fn place(&self) -> Option<&'static str> {
+        self.running.then_some(self.place)
     }
 
     /// The head of our profile.
@@ -134,7 +147,7 @@ fn choose(root: &Path, running: bool, profiles: &[&str], by_itself: bool) -> Res
         if file == MODE && !fs::exists(&path).unwrap_or(false) {
             continue;
         }
-        permanent::replace(&path, &format!("{text}\n"), false)
+        replace::replace(&path, &format!("{text}\n"), false)
             .map_err(|source| TunedError::Io { path, source })?;
     }
     Ok(true)

@@ -22,7 +22,7 @@ pub use probe::probe;
 pub use program::output as program_output;
 pub(crate) use system::runs;
 pub use tree::{Entries, Entry, Tree};
-pub(crate) use tuners::OURS as OUR_PROFILE;
+pub(crate) use tuners::{OURS as OUR_PROFILE, OWN_PLACES, own_place};
 
 use crate::facts::Facts;
 use reader::Reader;

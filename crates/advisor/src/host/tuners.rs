@@ -8,6 +8,14 @@ use crate::facts::{Origin, Path, Value};
 
 /// Where profiles stand; the administrator's come first.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
+/// Where the administrator's profiles stand: in newer releases of tuned, and in older ones.
+pub(crate) const OWN_PLACES: [&str; 2] = ["etc/tuned/profiles", "etc/tuned"];
+
+/// The place of the administrator's profiles here: where those of the distribution have a directory of their own, these have too.
+pub(crate) fn own_place(tree: &Tree) -> &'static str {
+    OWN_PLACES[usize::from(!tree.has("usr/lib/tuned/profiles"))]
+}
+
 /// The profile that `advise apply` makes: what it sets itself is no other program's.
 pub(crate) const OURS: &str = "ropewalk-advise";
 /// Further profiles are not followed: they would include each other.
@@ -34,6 +42,7 @@ fn tuned(r: &mut Reader<'_>) {
         return;
     };
     r.put("tuned.profile", active.as_str(), "etc/tuned/active_profile");
+    r.put("tuned.place", own_place(r.tree), "usr/lib/tuned");
     let main = r.tree.text("etc/tuned/tuned-main.conf").unwrap_or_default();
     let key = |line: &str| {
         Some(line.split_once('=').filter(|(key, _)| key.trim() == "reapply_sysctl")?.1.trim().to_owned())
@@ -142,7 +151,7 @@ mod tests {
     fn what_leads_elsewhere_or_is_not_there_is_nothing() {
         for name in ["../../secret", "", "no-such", ".", "a b c"] {
             let seen = facts(&[("etc/tuned/active_profile", name), ("etc/tuned/x/tuned.conf", "[vm]\n")]);
-            assert!(seen.matching("tuned.sets.**").next().is_none() && seen.len() <= 1, "{name}");
+            assert!(seen.matching("tuned.sets.**").next().is_none() && seen.len() <= 2, "{name}");
         }
         let seen = facts(&[("etc/infiniband/openib.conf", "ONBOOT=yes\nRUN_MLNX_TUNE=yes\nRUN_SYSCTL=no\n")]);
         assert_eq!((seen.bool("openib.mlnx_tune"), seen.bool("openib.sysctl")), (Some(true), Some(false)));

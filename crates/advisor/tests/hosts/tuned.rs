@@ -122,6 +122,19 @@ fn a_profile_that_was_chosen_meanwhile_stays_and_a_daemon_that_is_gone_keeps_not
     assert_eq!((read(root, ACTIVE).as_str(), root.join(OURS).exists()), ("a;b $(x)", false));
 }
 
+/// In newer releases (2.24 at the latest) profiles stand in a directory of their own.
+#[test]
+fn our_profile_stands_where_this_release_looks_for_it() {
+    let root = host("manual\n");
+    let root = root.path();
+    fs::create_dir_all(root.join("usr/lib/tuned/profiles/balanced")).unwrap();
+    apply::apply(root, &wrong(root).iter().collect::<Vec<_>>(), None).unwrap();
+    let ours = "etc/tuned/profiles/ropewalk-advise";
+    assert!(read(root, &format!("{ours}/tuned.conf")).contains("include=mine") && !root.join(OURS).exists());
+    apply::revert(root, &[]).unwrap();
+    assert_eq!((read(root, ACTIVE).as_str(), root.join(ours).exists()), ("mine", false));
+}
+
 /// In namespaces of its own, which only root may make: the other test is run there.
 #[test]
 fn tuned_itself_takes_our_profile_and_the_former_one_back() {
@@ -281,7 +294,7 @@ fn in_namespaces_of_its_own() {
     assert_eq!((get("ipv4/tcp_window_scaling").as_str(), get("ipv4/tcp_sack").as_str()), ("0", "0"));
     assert_eq!((get("core/somaxconn").as_str(), read(root, ACTIVE).as_str()), ("2000", "base"));
     assert!(!Path::new("/etc/tuned/ropewalk-advise").exists());
-    offloads(&found[0]);
+    offloads(found[0]);
     println!("tuned took it back");
     stop(running);
     daemon.kill().unwrap();

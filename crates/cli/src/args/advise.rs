@@ -13,7 +13,7 @@ Examples:
   ropewalk advise explain bond-hash-inert        why, and where that stands
   ropewalk advise apply nvme-scheduler           what would be changed; with --yes it is
   ropewalk advise revert                         everything as it was before
-  ropewalk advise /tmp/dumps                     outputs of commands: lsattr, no, mmdiag, ethtool ...
+  ropewalk advise /tmp/dumps                     outputs of commands: lsattr, mmdiag, ethtool
   ropewalk advise import-scale FILE              Scale's settings as tunables (mmdiag --config)
   ropewalk advise --cluster                      all machines of a cluster, and the odd one out
   ropewalk advise --probe n2                     also the size of packets on the way to n2

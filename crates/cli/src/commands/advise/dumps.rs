@@ -19,8 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{
     html::{self, Item, Section},
-    rules::word,
-    text::{labelled, severity},
+    text::{labelled, severity, speaks_of, word},
 };
 use crate::{
     args::{Advise, ImportScale},
@@ -153,10 +152,13 @@ pub fn explain(name: &str) -> bool {
     true
 }
 
-/// The rules for dumps whose name or what they look at has this in it.
+/// The rules for dumps that speak of this.
 pub fn about(name: &str) -> Vec<(&'static str, &'static str)> {
     let speaks = |row: &&'static Row| {
-        row.id.contains(name) || row.look.as_ref().is_some_and(|look| look.contains(name))
+        [Some(&row.id), Some(&row.title), row.look.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|text| speaks_of(text, name))
     };
     ROWS.iter().filter(speaks).map(|row| (row.id.as_str(), row.title.as_str())).collect()
 }

@@ -2,10 +2,12 @@
 
 use advisor::{Catalogue, dumps::ROWS};
 use anyhow::{Result, ensure};
-use serde::Serialize;
 use serde_json::json;
 
-use super::{dumps, text::labelled};
+use super::{
+    dumps,
+    text::{labelled, speaks_of, word},
+};
 use crate::output;
 
 /// The subject of rules that only dumps can trigger.
@@ -18,11 +20,12 @@ pub(super) fn explain(name: &str) -> Result<()> {
             return Ok(());
         }
         let looks = |rule: &&advisor::Rule| {
-            rule.id.contains(name) || rule.looks_at().iter().any(|path| path.contains(name))
+            speaks_of(&rule.id, name) || rule.looks_at().iter().any(|path| speaks_of(path, name))
         };
         let of_hosts = catalogue.rules.iter().filter(looks);
-        let mut rows: Vec<Vec<String>> =
-            of_hosts.map(|rule| vec![rule.id.clone(), rule.title.as_written().to_owned()]).collect();
+        let mut rows: Vec<Vec<String>> = of_hosts
+            .map(|rule| vec![rule.id.clone(), output::begin_of(rule.title.as_written(), 66)])
+            .collect();
         rows.extend(dumps::about(name).iter().map(|(id, title)| vec![(*id).to_owned(), (*title).to_owned()]));
         ensure!(
             !rows.is_empty(),
@@ -59,15 +62,10 @@ pub(super) fn explain(name: &str) -> Result<()> {
         }
     }
     if let Some(plan) = &rule.measure {
-        labelled("measure", &format!("ropewalk lab plan {plan}"));
+        labelled("try", &format!("ropewalk advise measure {} (the lab's plan {plan})", rule.id));
     }
     labelled("source", &rule.source);
     Ok(())
-}
-
-/// How an enumeration is written in the catalogue.
-pub(super) fn word(value: &impl Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 pub(super) fn rules(assumptions: bool, json: bool) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Findings as text that fits a terminal.
 
 use advisor::{Finding, Severity};
+use serde::Serialize;
 
 use crate::output;
 
@@ -88,4 +89,15 @@ pub(super) fn severity(severity: Severity) -> &'static str {
         Severity::Warning => "warning",
         Severity::Critical => "critical",
     }
+}
+
+/// Whether a word of a text begins so: `mtu` is none of `ksmtuned`.
+pub(super) fn speaks_of(text: &str, name: &str) -> bool {
+    let begins = |at: usize| !text[..at].chars().next_back().is_some_and(char::is_alphanumeric);
+    text.match_indices(name).any(|(at, _)| begins(at))
+}
+
+/// How an enumeration is written in the catalogue.
+pub(super) fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
