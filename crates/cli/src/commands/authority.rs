@@ -96,6 +96,22 @@ impl Stand {
         self.managers.iter().filter(|one| one.authority != newest).collect()
     }
 
+    /// Refuses where a manager signs by an authority that is none of this exchange: another one was begun on its machine before that
+    /// heard of this one. Neither machine takes the other's secrets, since neither knows what the other has.
+    fn must_be_one_exchange(&self) -> Result<()> {
+        let ours: Vec<String> =
+            self.report.believed.iter().map(|one| Fingerprint(*one).to_string()).collect();
+        let apart = |one: &&Signer| one.authority.as_ref().is_some_and(|other| !ours.contains(other));
+        match self.managers.iter().find(apart) {
+            None => Ok(()),
+            Some(Signer { name, .. }) => bail!(
+                "manager {name} signs by an authority that is none of this exchange: another one was begun on its machine at the same \
+                 time. Remove it and have it join again, in a new directory: ropewalk manager remove {name}; ropewalk node token --role \
+                 manager; there ropewalk join; then finish this one"
+            ),
+        }
+    }
+
     /// Refuses where the active manager is on another machine: what is changed here would not be there at once.
     fn must_lead_here(&self) -> Result<()> {
         if self.managers.is_empty() || self.managers.iter().any(|one| one.leads_here) {
@@ -287,6 +303,9 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         if !taken(&stand) {
             bail!("the manager does not sign by the new authority yet; try again, or look at its log");
         }
+        if !args.force {
+            stand.must_be_one_exchange()?;
+        }
         let behind = stand.behind();
         if !behind.is_empty() && !args.force {
             bail!(
@@ -318,4 +337,28 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_exchanges_at_a_time_are_told_from_a_manager_that_is_late() {
+        let signer = |name: &str, authority: Option<u8>| Signer {
+            name: name.to_owned(),
+            authority: authority.map(|byte| Fingerprint([byte; 32]).to_string()),
+            leads_here: name == "m1",
+        };
+        let mut stand = Stand {
+            report: AuthorityReport { believed: vec![[2; 32], [1; 32]], ..AuthorityReport::default() },
+            members: Vec::new(),
+            map: ClusterMap::default(),
+            managers: vec![signer("m1", Some(2)), signer("m2", Some(1)), signer("m3", None)],
+        };
+        stand.must_be_one_exchange().unwrap();
+        stand.managers.push(signer("m4", Some(3)));
+        let error = stand.must_be_one_exchange().unwrap_err().to_string();
+        assert!(error.contains("manager remove m4") && error.contains("join"), "{error}");
+    }
 }

@@ -49,7 +49,7 @@ mod room;
 mod servers;
 mod space;
 #[cfg(test)]
-mod stage;
+pub(crate) mod stage;
 mod state;
 mod step;
 mod stored;

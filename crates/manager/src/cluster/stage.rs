@@ -39,11 +39,11 @@ pub(super) struct Stage {
 }
 
 /// A point of a log that is as long, with the content that the tests mean.
-pub(super) fn mark(position: u64) -> LogMark {
+pub(crate) fn mark(position: u64) -> LogMark {
     LogMark { position, digest: position ^ 0x5a }
 }
 
-pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
+pub(crate) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
     PdiskReport {
         id: PdiskId(id),
         incarnation: Incarnation(incarnation),
@@ -54,8 +54,39 @@ pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskRepor
     }
 }
 
-pub(super) fn process(pid: u32) -> ProcessIdent {
+pub(crate) fn process(pid: u32) -> ProcessIdent {
     ProcessIdent { host: "h".into(), scope: "b".into(), pid, start_ticks: 1 }
+}
+
+/// A cluster of so many nodes with one pdisk each; without a table there is one group over all.
+pub(crate) fn spec(nodes: u32, code: &str, pool: PoolEntry) -> crate::Spec {
+    let bare = pool.table.is_empty();
+    crate::Spec {
+        cluster: ClusterId(7),
+        name: "c".into(),
+        nodes: (1..=nodes)
+            .map(|id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() })
+            .collect(),
+        racks: Vec::new(),
+        pdisks: (1..=nodes)
+            .map(|id| PdiskEntry {
+                id: PdiskId(id),
+                name: format!("n{id}p1"),
+                nodes: vec![NodeId(id)],
+                ..PdiskEntry::default()
+            })
+            .collect(),
+        pools: vec![PoolEntry {
+            id: PoolId(1),
+            name: "pool1".into(),
+            code: code.into(),
+            block_size: 1 << 20,
+            width: if bare { nodes as u8 } else { pool.width },
+            table: if bare { (1..=nodes).map(PdiskId).collect() } else { pool.table.clone() },
+            ..pool
+        }],
+        filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
+    }
 }
 
 impl Stage {
@@ -65,34 +96,7 @@ impl Stage {
 
     /// With what `pool` says of the layout; without a table there is one group over all.
     pub fn of(nodes: u32, code: &str, pool: PoolEntry) -> Stage {
-        let bare = pool.table.is_empty();
-        let spec = crate::Spec {
-            cluster: ClusterId(7),
-            name: "c".into(),
-            nodes: (1..=nodes)
-                .map(|id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() })
-                .collect(),
-            racks: Vec::new(),
-            pdisks: (1..=nodes)
-                .map(|id| PdiskEntry {
-                    id: PdiskId(id),
-                    name: format!("n{id}p1"),
-                    nodes: vec![NodeId(id)],
-                    ..PdiskEntry::default()
-                })
-                .collect(),
-            pools: vec![PoolEntry {
-                id: PoolId(1),
-                name: "pool1".into(),
-                code: code.into(),
-                block_size: 1 << 20,
-                width: if bare { nodes as u8 } else { pool.width },
-                table: if bare { (1..=nodes).map(PdiskId).collect() } else { pool.table.clone() },
-                ..pool
-            }],
-            filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
-        };
-        Stage::made(&spec)
+        Stage::made(&spec(nodes, code, pool))
     }
 
     /// As a new store with this in it begins.

@@ -101,7 +101,7 @@ pub fn stored_crc(record: &[u8]) -> u32 {
 }
 
 /// Puts commits together from the records in their order.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Assembly {
     content: Vec<u8>,
     /// The part that comes next, and of how many; none at the beginning of a commit.

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# How long names stand still when the active one of three managers is killed, and how much memory managers have, against inodes: three
+# managers over three members of etcd and one server on this machine, as `up` brings them up. For each number of inodes, ROUNDS times: the
+# active manager is killed (SIGKILL), and it is timed until a mkdir that began then is answered. Beside it a planned takeover (`manager promote`).
+#   bench/takeover.sh          needs root (a mount), jq, python3, etcd (package etcd-server)
+# env: INODES="1000 10000 100000"  ROUNDS=3  DATA=/var/tmp  RW=target/release/ropewalk
+set -euo pipefail
+cd "$(dirname "$0")/.."
+RW=${RW:-target/release/ropewalk} INODES=${INODES:-1000 10000 100000} ROUNDS=${ROUNDS:-3}
+[ -x "$RW" ] || { echo "$RW: build it with cargo build --release, or name another with RW" >&2; exit 1; }
+RW=$(realpath "$RW") AT=$(mktemp -d "${DATA:-/var/tmp}/ropewalk-takeover.XXXXXX")
+trap '"$RW" down --dir "$AT/c" --force > /dev/null 2>&1 || true; rm -rf "$AT"' EXIT
+trap 'exit 130' INT TERM
+mkdir "$AT/m"
+up() { "$RW" up --dir "$AT/c" --mount "$AT/m" --detach "$@" > /dev/null; }
+list() { "$RW" manager list --dir "$AT/c" --json; }
+all_stand() {
+  local left=300
+  until list | jq -e 'all(.behind != null and .behind < 100) and any(.active)' > /dev/null 2>&1; do
+    ((--left)) || { echo "the managers do not stand: $(list)" >&2; exit 1; }
+    sleep 0.2
+  done
+}
+# COMMAND: is given, and it is timed until a directory that is asked for then is there.
+timed() {
+  python3 - "$AT/m/at$RANDOM$RANDOM" "$@" <<'PY'
+import os, subprocess, sys, time
+began = time.monotonic()
+given = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
+if sys.argv[2] == "kill":
+    given.wait()
+    began = time.monotonic()
+worst, n = 0.0, 0
+# Operations are in flight all the time: the longest is the pause.
+while n == 0 or given.poll() is None or time.monotonic() - began < 1:
+    at = time.monotonic()
+    os.mkdir(f"{sys.argv[1]}.{n}")
+    worst, n = max(worst, time.monotonic() - at), n + 1
+assert given.wait() == 0
+print(f"{worst:.2f}")
+PY
+}
+up --managers 3 --store etcd --nodes 1 --pdisks 1 --code 1way --pdisk-size 4g --cipher-list EMPTY
+printf '%9s %12s %12s %14s %s\n' inodes active/MiB standby/MiB killed/s promoted/s
+made=0
+for inodes in $INODES; do
+  python3 - "$AT/m" "$made" "$inodes" <<'PY'
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+top, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def make(part):
+    os.makedirs(f"{top}/d{part}", exist_ok=True)
+    for i in range(part * 1000, min(last, part * 1000 + 1000)):
+        if i >= first:
+            os.close(os.open(f"{top}/d{part}/{i}", os.O_CREAT | os.O_WRONLY))
+with ThreadPoolExecutor(16) as pool:
+    list(pool.map(make, range(first // 1000, (last + 999) // 1000)))
+PY
+  made=$inodes
+  sync -f "$AT/m"
+  all_stand
+  memory=$("$RW" status --dir "$AT/c" --json |
+    jq '[.processes[] | select(.role == "manager") | .status.memory.process.resident_bytes]')
+  names=$(list | jq '[.[] | .active]')
+  of() { jq -rn --argjson m "$memory" --argjson a "$names" \
+    "[range(\$m | length) | select(\$a[.] == $1) | \$m[.]] | max / 1048576 | floor"; }
+  killed='' promoted=''
+  for ((round = 0; round < ROUNDS; round++)); do
+    killed+="$(timed kill -9 "$(list | jq '.[] | select(.active) | .pid')") "
+    up
+    all_stand
+    promoted+="$(timed "$RW" manager promote --dir "$AT/c" "$(list | jq -r '[.[] | select(.active == false)][0].name')") "
+    all_stand
+  done
+  printf '%9s %12s %12s %14s %s\n' "$inodes" "$(of true)" "$(of false)" "$killed" "$promoted"
+done
