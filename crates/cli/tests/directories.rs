@@ -15,7 +15,7 @@ use std::{
     thread,
 };
 
-use common::{Random, seed};
+use common::{Random, ok, seed};
 use mounts::Mounts;
 use rustix::process::{Signal, kill_process};
 
@@ -248,5 +248,56 @@ fn directories_look_the_same_to_who_changed_them() {
             }
         });
         assert_eq!(shown(&mounts.all[0], &dirs), shown(&mounts.all[1], &dirs), "round {round}");
+    }
+}
+
+/// Files that are looked at one by one, by a mount that knows nothing yet: alone the directory is listed beside, with another
+/// mount each costs a message once, however often the kernel asks; what is looked at again costs none. A label that is not there is
+/// one that cannot be, so that `ls` asks once.
+#[test]
+fn what_is_looked_at_costs_few_messages() {
+    const FILES: u64 = 600;
+    let mut mounts = Mounts::in_memory(1);
+    fs::create_dir(mounts.at(0, "looked")).unwrap();
+    let file = |mounts: &Mounts, mount, i| mounts.at(mount, &format!("looked/{i}"));
+    (0..FILES).for_each(|i| fs::write(file(&mounts, 0, i), i.to_string()).unwrap());
+    let look = |mounts: &Mounts| {
+        let before = messages(mounts);
+        for i in 0..FILES {
+            let path = file(mounts, 0, i);
+            assert_eq!(fs::metadata(&path).unwrap().len(), i.to_string().len() as u64);
+            let mut value = [0; 8];
+            let label = rustix::fs::lgetxattr(&path, "security.capability", &mut value);
+            assert_eq!(label, Err(rustix::io::Errno::NODATA));
+        }
+        messages(mounts) - before
+    };
+    let anew = |mounts: &Mounts| {
+        ok(&["umount", mounts.all[0].to_str().unwrap()]);
+        mounts.mount(&mounts.all[0]);
+    };
+    anew(&mounts);
+    let (cold, warm) = (look(&mounts), look(&mounts));
+    println!("alone: {cold} messages, then {warm}, for {FILES} files");
+    assert!(cold < FILES / 5 && warm < FILES / 10, "alone: {cold}, then {warm}");
+    mounts.add();
+    anew(&mounts);
+    let (cold, warm) = (look(&mounts), look(&mounts));
+    println!("beside: {cold} messages, then {warm}");
+    assert!(cold < FILES * 5 / 4 && warm < FILES / 10, "beside: {cold}, then {warm}");
+    let selinux = fs::read_to_string("/proc/filesystems").unwrap().contains("selinuxfs");
+    let none = if selinux { rustix::io::Errno::NODATA } else { rustix::io::Errno::OPNOTSUPP };
+    let label = |mounts: &Mounts| rustix::fs::lgetxattr(file(mounts, 0, 0), "security.selinux", &mut [0; 8]);
+    assert_eq!(label(&mounts), Err(none));
+    rustix::fs::setxattr(file(&mounts, 1, 0), "security.selinux", b"l", rustix::fs::XattrFlags::empty())
+        .unwrap();
+    assert_eq!(label(&mounts), Ok(1), "one that was set is kept");
+    // What was looked at is seen anew when another mount changes it.
+    for i in 0..FILES / 20 {
+        fs::write(file(&mounts, 1, i), [b'x'; 9]).unwrap();
+        rustix::fs::setxattr(file(&mounts, 1, i), "user.k", b"v", rustix::fs::XattrFlags::empty()).unwrap();
+        assert_eq!(fs::metadata(file(&mounts, 0, i)).unwrap().len(), 9);
+        let mut value = [0; 8];
+        assert_eq!(rustix::fs::lgetxattr(file(&mounts, 0, i), "user.k", &mut value), Ok(1));
     }
 }

@@ -54,6 +54,13 @@ pub struct SessionInfo {
     pub root: InodeNo,
 }
 
+impl SessionInfo {
+    /// Whether it takes no part in resolving what ended sessions left: a token of what they left is waited for until others have.
+    pub fn is_guest(&self) -> bool {
+        self.read_only || self.squash.is_any() || self.root != InodeNo::ROOT
+    }
+}
+
 /// See the file's head.
 pub(crate) struct Core {
     pub session: SessionInfo,

@@ -8,7 +8,7 @@ use wire::{
     token::{Need, Token, TokenMode},
 };
 
-use super::{inode::Inode, set_attrs::SetAttrs, touch::Touched};
+use super::{inode::Inode, set_attrs::SetAttrs, state::FileState, touch::Touched};
 use crate::{
     calls::unexpected,
     core::{Core, now},
@@ -50,7 +50,7 @@ impl Core {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
-        state.special = attr.kind != FileKind::File;
+        state.learn_kind(attr.kind);
         if state.special {
             let newest = newest.is_some_and(|change| self.sharing.is_newest(change));
             state.take_changed(&attr, newest, self.whole().is_some());
@@ -70,7 +70,7 @@ impl Core {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
-        state.special = attr.kind != FileKind::File;
+        state.learn_kind(attr.kind);
         if state.token.mode() < TokenMode::Read || state.special && self.whole().is_none() {
             return attr;
         }
@@ -99,11 +99,7 @@ impl Core {
         let asked = self.sharing.now();
         let generation = {
             let state = inode.lock();
-            let held = match state.special && self.whole().is_none() {
-                true => state.keeps(),
-                false => state.token.mode() >= TokenMode::Read,
-            };
-            if state.attr_known && held && self.calls.lease_valid() {
+            if self.has_attr(&state) {
                 return if state.gone && !state.opens.any() {
                     Err(Errno::ENOENT)
                 } else {
@@ -113,6 +109,9 @@ impl Core {
             state.attr_generation
         };
         if let Some(answer) = self.attr_with_token(&inode).await {
+            return answer;
+        }
+        if let Some(answer) = self.file_attr_with_token(&inode).await {
             return answer;
         }
         match self.calls.ask(MgrRequest::GetAttr { ino }).await {
@@ -126,7 +125,7 @@ impl Core {
             Ok(MgrReply::Attr(attr)) => {
                 self.set_geometry(&inode, &attr);
                 let mut state = inode.lock();
-                state.special = true;
+                state.learn_kind(attr.kind);
                 if state.settled_since(generation) && state.keeps_attr(self.whole().is_some()) {
                     state.merge(Attr::clone(&attr));
                 }
@@ -213,13 +212,20 @@ impl Core {
         }
     }
 
-    /// Whether it is known here that a file has no extended attribute.
+    /// Whether its attributes are known here, and nobody else can change them.
+    fn has_attr(&self, state: &FileState) -> bool {
+        let held = match state.special && self.whole().is_none() {
+            true => state.keeps(),
+            false => state.token.mode() >= TokenMode::Read,
+        };
+        state.attr_known && held && self.calls.lease_valid()
+    }
+
+    /// Whether it is known here that an inode, of whatever kind, has no extended attribute.
     pub fn is_plain(&self, ino: InodeNo) -> bool {
         let Some(inode) = self.inode_known(ino) else { return false };
         let state = inode.lock();
-        let file = state.attr_known && state.attr.kind == FileKind::File;
-        let held = state.token.mode() >= TokenMode::Read && state.attr.plain;
-        file && held && self.calls.lease_valid()
+        state.attr.plain && self.has_attr(&state)
     }
 
     /// What follows when an inode lost a name: without names and handles it is given up.

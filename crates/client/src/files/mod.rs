@@ -1,5 +1,6 @@
 //! Inodes and open files in memory, and what of them the manager is told.
 
+mod attr_token;
 mod attributes;
 mod commit;
 pub(crate) mod handle;

@@ -12,7 +12,7 @@ use std::{
 
 use base::{InodeNo, units::UNIT};
 use wire::{
-    mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges},
+    mgr::{Attr, FileKind, INLINE_LEN_MAX, Timestamp, without_privileges},
     token::{Need, Span, TokenMode, Use},
 };
 
@@ -48,6 +48,8 @@ pub(crate) struct FileState {
     pub unsent: Unsent,
     /// It is known to be no file.
     pub special: bool,
+    /// It is known whether it is a file.
+    kind_known: bool,
     /// No name leads to it any more.
     pub gone: bool,
     /// The right to all of this.
@@ -108,6 +110,7 @@ impl FileState {
             size_committed: 0,
             unsent: Unsent::default(),
             special: false,
+            kind_known: false,
             gone: false,
             token,
             linger: Linger::default(),
@@ -130,6 +133,15 @@ impl FileState {
             due: Due::default(),
             failures: Failures::default(),
         }
+    }
+
+    /// Somebody has said of what kind it is; that never changes.
+    pub fn learn_kind(&mut self, kind: FileKind) {
+        (self.special, self.kind_known) = (kind != FileKind::File, true);
+    }
+    /// Whether it surely is a file.
+    pub fn is_file(&self) -> bool {
+        self.kind_known && !self.special
     }
 
     pub fn block(&self, block: u64) -> Option<&Block> {

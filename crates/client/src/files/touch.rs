@@ -75,6 +75,13 @@ impl FileState {
         self.names.kept.wants_token(attr) && self.token.begin_asking()
     }
 
+    /// Whether a file's token is worth asking for now, for its attributes alone: then it is being asked for. After a recall
+    /// somebody else works with the file.
+    pub fn wants_file_token(&mut self) -> bool {
+        let none = self.token.mode() == TokenMode::None;
+        self.is_file() && none && self.names.kept.wants_token(true) && self.token.begin_asking()
+    }
+
     /// Whether attributes may be kept that were asked for at this generation: no change by this client can have made
     /// them old.
     pub fn settled_since(&self, generation: u64) -> bool {

@@ -10,10 +10,7 @@
 use std::sync::{Arc, Weak};
 
 use base::{InodeNo, PoolId};
-use wire::{
-    credentials::Squash,
-    mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges},
-};
+use wire::mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges};
 
 use super::hint::Hint;
 use crate::{
@@ -153,11 +150,8 @@ impl Core {
     /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
     /// it looks whether the directory is in it: both need the directory to be there.
     fn may_make_ahead(&self) -> bool {
-        let session = &self.session;
         self.tunables.names_ahead
-            && session.squash == Squash::None
-            && !session.read_only
-            && session.root == InodeNo::ROOT
+            && !self.session.is_guest()
             && self.whole().is_some()
             && self.calls.lease_valid()
             && !self.calls.dead()

@@ -42,8 +42,14 @@ pub(crate) struct Listed {
 }
 
 impl Core {
-    fn uses_names(&self) -> bool {
-        self.whole().is_none() && self.calls.lease_valid() && !self.calls.dead()
+    /// Whether what is kept may be used: under tokens, or while nobody else is there.
+    pub(super) fn uses_names(&self) -> bool {
+        self.calls.lease_valid() && !self.calls.dead()
+    }
+
+    /// Whether tokens are asked for one by one, and may be.
+    pub(crate) fn asks_tokens(&self) -> bool {
+        self.whole().is_none() && self.uses_names()
     }
 
     /// Where a name leads, if that is known.
@@ -60,7 +66,7 @@ impl Core {
 
     /// Somebody is about to ask where a name leads: gets the directory's token, if it is worth it.
     pub async fn want_names(self: &Arc<Core>, dir: InodeNo) {
-        let Some(inode) = self.inode_known(dir).filter(|_| self.uses_names()) else { return };
+        let Some(inode) = self.inode_known(dir).filter(|_| self.asks_tokens()) else { return };
         let wants = inode.lock().wants_token(false);
         if wants {
             // Without it the question is put all the same.
@@ -96,7 +102,7 @@ impl Core {
 
     /// Attributes of what is no file, and its token if it is to be had at once.
     pub async fn attr_with_token(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Result<Attr, Errno>> {
-        let wants = self.uses_names() && inode.lock().wants_token(true);
+        let wants = self.asks_tokens() && inode.lock().wants_token(true);
         if !wants {
             return None;
         }
@@ -105,7 +111,7 @@ impl Core {
 
     /// Asks for the token, as was begun; none if there was no answer.
     async fn ask_names(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<Option<Attr>, Errno> {
-        let _asking = Asking(inode);
+        let asking = Asking(inode);
         let (asked, generation, position) = {
             let state = inode.lock();
             (self.sharing.now(), state.attr_generation, state.names.kept.position())
@@ -140,6 +146,7 @@ impl Core {
                 gone.then(|| state.token.forget(inode.ino))
             }
         };
+        asking.answered();
         self.release_soon(left.into_iter().collect());
         attr.map(|attr| Some(*attr)).ok_or(Errno::ENOENT)
     }

@@ -24,6 +24,13 @@ const KEPT_MAX: usize = 1 << 18;
 /// with the token; when it is not; and when the token was recalled before, since somebody changes there.
 const QUESTIONS: (u32, u32, u32) = (1, 2, 4);
 
+/// Questions about names of a directory, put to the manager one by one, after which a page of it is listed, and names of
+/// a page. Each time that a listing is lost (this client or others change the directory, or there is no room) it takes twice
+/// as many, until a page costs a name for each question.
+const QUESTIONS_A_PAGE: u32 = 16;
+pub(super) const PAGE: u32 = 1024;
+const LOSSES_MAX: u32 = (PAGE / QUESTIONS_A_PAGE).ilog2();
+
 #[derive(Clone, Copy)]
 enum Name {
     /// The question of this number is under way.
@@ -72,6 +79,10 @@ pub(crate) struct Names {
     /// Questions since the token was there last.
     questions: u32,
     recalled: bool,
+    /// Questions about names since a page was listed, whether one is being listed, and how often what was listed was lost.
+    since_page: u32,
+    paging: bool,
+    losses: u32,
     /// A change may be made of which this client will not hear.
     spoiled: bool,
     /// Names kept in all directories.
@@ -88,7 +99,8 @@ impl Names {
     /// Nothing that is kept counts any more.
     pub fn forget(&mut self) {
         self.generation += 1;
-        (self.questions, self.complete, self.listed_to) = Default::default();
+        self.lose_listing();
+        (self.questions, self.complete) = Default::default();
         self.counted(|names| names.names.retain(|_, name| matches!(name, Name::Changing { .. })));
     }
 
@@ -142,7 +154,7 @@ impl Names {
                 continue;
             }
             if total.load(Relaxed) >= KEPT_MAX {
-                self.listed_to = None;
+                self.lose_listing();
                 return;
             }
             let hint = Hint { ino: entry.ino, is_file: entry.kind == FileKind::File };
@@ -165,7 +177,15 @@ impl Names {
     /// A listing that goes on knows no more of what was listed before.
     fn changed(&mut self) {
         self.changes += 1;
-        self.listed_to = None;
+        if !self.complete {
+            self.lose_listing();
+        }
+    }
+
+    /// What is listed next is not joined to what was.
+    fn lose_listing(&mut self) {
+        let lost = self.listed_to.take().is_some();
+        self.losses = (self.losses + u32::from(lost)).min(LOSSES_MAX);
     }
 
     /// A change ends; whether it was the only one all the time.
@@ -215,6 +235,26 @@ impl Names {
             false => without,
         };
         self.questions >= enough
+    }
+
+    /// Somebody is about to ask the manager for one more name. The cookie from which a page is to be listed now, if that is
+    /// worth it: then [`Names::end_page`] follows.
+    pub fn begin_page(&mut self, total: &AtomicUsize) -> Option<u64> {
+        self.since_page += 1;
+        let room = total.load(Relaxed) + PAGE as usize <= KEPT_MAX;
+        if self.since_page < QUESTIONS_A_PAGE << self.losses || self.paging || self.complete || !room {
+            return None;
+        }
+        (self.since_page, self.paging) = (0, true);
+        Some(self.listed_to.unwrap_or(0))
+    }
+
+    /// The page from this cookie on is there and was kept, if it could be.
+    pub fn end_page(&mut self, from: u64) {
+        self.paging = false;
+        if !self.complete && self.listed_to <= Some(from) {
+            self.losses = (self.losses + 1).min(LOSSES_MAX);
+        }
     }
 
     /// It is not known any more whether what is kept is true, or stays so.
@@ -311,6 +351,43 @@ mod tests {
         assert_eq!((leads(&names, "b"), leads(&names, "z"), total.load(Relaxed)), (None, None, 0));
         names.list(&total, 5, &entries(&[(9, "c")]), true);
         assert_eq!(leads(&names, "z"), None, "what comes before was not listed");
+    }
+
+    #[test]
+    fn who_asks_for_many_names_gets_pages() {
+        let (mut names, total) = (Names::default(), Arc::default());
+        let asked = |names: &mut Names| (1..).find_map(|n| names.begin_page(&total).map(|from| (n, from)));
+        assert_eq!(asked(&mut names), Some((QUESTIONS_A_PAGE, 0)));
+        assert_eq!((0..100).find_map(|_| names.begin_page(&total)), None, "one at a time");
+        names.list(&total, 0, &entries(&[(3, "a"), (5, "b")]), false);
+        names.end_page(0);
+        assert_eq!(asked(&mut names).map(|(_, from)| from), Some(5), "it goes on where it was");
+        names.list(&total, 5, &entries(&[(9, "c")]), true);
+        names.end_page(5);
+        assert_eq!((0..100).find_map(|_| names.begin_page(&total)), None, "all are known");
+        names.forget();
+        total.store(KEPT_MAX, Relaxed);
+        assert_eq!((0..100).find_map(|_| names.begin_page(&total)), None, "no room");
+    }
+
+    #[test]
+    fn pages_that_are_lost_become_rare() {
+        let (mut names, total) = (Names::default(), Arc::default());
+        let page = |names: &mut Names| (1..).find(|_| names.begin_page(&total).is_some()).unwrap();
+        let mut after = Vec::new();
+        for round in 0..9 {
+            after.push(page(&mut names));
+            if round % 2 == 0 {
+                names.list(&total, 0, &entries(&[(3, "a")]), false);
+                names.end_page(0);
+                names.begin_change();
+                names.end_change();
+            } else {
+                // It was changed while it was listed, or may not be listed.
+                names.end_page(0);
+            }
+        }
+        assert_eq!(after, [16, 32, 64, 128, 256, 512, PAGE, PAGE, PAGE]);
     }
 
     #[test]

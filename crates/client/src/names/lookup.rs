@@ -46,11 +46,12 @@ impl Core {
         let mut known = self.known_name(parent, name);
         if known.is_none() {
             self.want_names(parent).await;
+            self.list_ahead(parent).await;
             known = self.known_name(parent, name);
         }
         match known {
             Some(Hint { ino: InodeNo(0), .. }) => return Err(Errno::ENOENT),
-            Some(hint) => match self.getattr(hint.ino).await {
+            Some(hint) => match self.getattr_of(hint).await {
                 Ok(attr) if attr.nlink > 0 => return Ok(Some(attr)),
                 // Removed since it was looked for.
                 Ok(_) | Err(Errno::ENOENT) => {}
@@ -81,6 +82,14 @@ impl Core {
             Err(Errno::ENOENT) => Ok(None),
             answer => answer.map(Some),
         }
+    }
+
+    /// Attributes of what a name leads to. That it is a file is told first: then its token is asked for with them.
+    async fn getattr_of(self: &Arc<Core>, hint: Hint) -> Result<Attr, Errno> {
+        if hint.is_file {
+            self.inode(hint.ino).lock().learn_kind(FileKind::File);
+        }
+        self.getattr(hint.ino).await
     }
 
     /// The write tokens of the files that names lead to, and these as a change expects them (0: no such

@@ -10,3 +10,4 @@ pub(crate) mod hint;
 pub(crate) mod kept;
 pub(crate) mod lookup;
 pub(crate) mod made;
+mod storm;

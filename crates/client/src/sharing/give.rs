@@ -130,9 +130,7 @@ impl Core {
         let special = inode.lock().special;
         let (token, room) = {
             let mut state = inode.lock();
-            if special {
-                state.names.kept.recalled();
-            }
+            state.names.kept.recalled();
             let Losing { to, gone, .. } = state.token.losing();
             for run in gone.runs() {
                 let note = |block| self.pool.gone().note(inode.ino, block, Why::GivenUp);

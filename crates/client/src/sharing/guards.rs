@@ -41,6 +41,14 @@ impl Drop for TokenHold {
 /// Ends an attempt to get a token that was given up half way.
 pub(crate) struct Asking<'a>(pub &'a Inode);
 
+impl Asking<'_> {
+    /// It was answered, and the cell has the answer: somebody else may be asking already.
+    pub fn answered(self) {
+        self.0.changed.notify_waiters();
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.0.lock().token.refused();

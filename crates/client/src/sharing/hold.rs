@@ -220,15 +220,13 @@ impl Core {
                 None
             }
         };
+        asking.answered();
         if let Some(left) = unused {
-            drop(asking);
             if let Some(left) = left {
                 self.release(vec![left]).await;
             }
             return Ok(None);
         }
-        std::mem::forget(asking);
-        inode.changed.notify_waiters();
         let hold = TokenHold::new(inode, &mut inode.lock(), need);
         if resolve {
             self.resolve_inode(inode, &token).await?;

@@ -212,6 +212,10 @@ impl FakeManager {
             }
             MgrRequest::GetAttr { ino } => match node(ino) {
                 Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
+                None if ino == InodeNo::ROOT => {
+                    let (kind, mode, nlink) = (FileKind::Directory, 0o755, 2);
+                    MgrReply::Attr(Box::new(Attr { ino, kind, mode, nlink, ..Attr::default() }))
+                }
                 None => errno(2),
             },
             MgrRequest::ReadInline { ino } => match node(ino) {
@@ -225,14 +229,14 @@ impl FakeManager {
                 let extents: Vec<_> = all.clone().take(limit).collect();
                 MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
-            MgrRequest::ReadDir { ino: dir, .. } => {
+            MgrRequest::ReadDir { ino: dir, plus, .. } => {
                 let names = state.names.iter().filter(|((parent, _), _)| *parent == dir);
                 let entries = names.map(|((_, name), &ino)| DirEntry {
                     name: name.clone(),
                     ino,
-                    kind: FileKind::File,
+                    kind: node(ino).map_or(FileKind::File, |n| n.attr.kind),
                     cookie: ino.0,
-                    attr: None,
+                    attr: node(ino).filter(|_| plus).map(|n| n.attr.clone()),
                 });
                 MgrReply::Entries { entries: entries.collect(), end: true, parent: InodeNo::ROOT }
             }

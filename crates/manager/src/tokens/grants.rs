@@ -108,12 +108,13 @@ impl Tokens {
             let others: Vec<Token> = others.map(|holder| holder.token.clone()).collect();
             if !holders.iter().any(|holder| holder.session == wait.session) {
                 let token = Token::new(ino, TokenMode::None, Grant(0));
-                holders.push(Holder { session: wait.session, token, at: 0 });
+                holders.push(Holder { session: wait.session, token, at: 0, resolves: false });
                 member.held += 1;
             }
             for holder in holders.iter_mut().filter(|holder| holder.session == wait.session) {
                 let own = holder.token.clone();
                 holder.token = Token { serial: next(), ..granted(&holder.token, &others, need) };
+                holder.resolves = resolve;
                 // Claims may contradict each other; what is given does not.
                 debug_assert!(
                     others.iter().all(|other| goes_with(&holder.token, other))

@@ -48,7 +48,7 @@ impl Tokens {
             let before = entry.holders.len();
             entry.holders.retain(|holder| holder.session != session);
             member.held += u64::from(before == entry.holders.len());
-            entry.holders.push(Holder { session, token: token.clone(), at: 0 });
+            entry.holders.push(Holder { session, token: token.clone(), at: 0, resolves: false });
             // What it holds was resolved when it got it. Of a part that says nothing: beside it one that has
             // died meanwhile may have written.
             entry.resolved |= token.mode >= TokenMode::Read && !member.guest;
@@ -67,9 +67,10 @@ impl Tokens {
     pub fn resolved(&mut self, session: SessionId, ino: InodeNo, now: Duration, next: NextGrant<'_>) -> Acts {
         let mut acts = Acts::default();
         if let Some(entry) = self.inodes.get_mut(&ino)
-            && entry.holders.iter().any(|h| h.session == session && h.token.mode == TokenMode::Write)
+            && let Some(holder) =
+                entry.holders.iter_mut().find(|h| h.session == session && h.token.mode == TokenMode::Write)
         {
-            entry.resolved = true;
+            (holder.resolves, entry.resolved) = (false, true);
             // Those who only read have waited for it.
             self.settle(ino, now, next, &mut acts);
             self.tell(now, &mut acts);
@@ -109,8 +110,8 @@ impl Tokens {
             let partly = whole || entry.holders.iter().any(part);
             let known = !partly && (entry.resolved || !unresolved);
             let least = if known { TokenMode::Part } else { TokenMode::Read };
-            // One that is dead too proves nothing by what it holds.
-            let proves = |h: &Holder| !ending.contains(&h.session) && h.token.mode >= least;
+            // One that is dead too proves nothing by what it holds, nor one that has still to resolve.
+            let proves = |h: &Holder| !ending.contains(&h.session) && !h.resolves && h.token.mode >= least;
             entry.resolved = entry.holders.iter().any(proves);
         }
         self.unresolved = true;

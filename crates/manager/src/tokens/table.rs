@@ -41,6 +41,8 @@ pub(super) struct Holder {
     pub token: Token,
     /// The block for which it was granted last.
     pub at: u64,
+    /// It was told to resolve first, and has not said that it has: what it holds proves nothing.
+    pub resolves: bool,
 }
 
 #[derive(Debug, Clone)]

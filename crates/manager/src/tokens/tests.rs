@@ -311,6 +311,33 @@ fn of_two_that_die_together_neither_vouches_for_the_other() {
 }
 
 #[test]
+fn who_has_still_to_resolve_does_not_vouch_for_the_file() {
+    for told in [false, true] {
+        let mut stage = Stage::new(4);
+        stage.want(1, Need::Write);
+        let die = |stage: &mut Stage, session| {
+            stage.tokens.end(SessionId(session));
+            stage.with(|tokens, next| tokens.drop_session(SessionId(session), NOW, next)).granted
+        };
+        let ask = |stage: &mut Stage, session| {
+            let asks = SessionId(session);
+            stage.with(|tokens, next| tokens.acquire(asks, INO, Need::Write, session, NEVER, NOW, next)).granted
+        };
+        die(&mut stage, 1);
+        let granted = ask(&mut stage, 2);
+        assert!(granted[0].2, "who comes first resolves");
+        if told {
+            stage.with(|tokens, next| tokens.resolved(SessionId(2), INO, NOW, next));
+        }
+        // One that never held anything dies, and the grant is given back unused.
+        die(&mut stage, 3);
+        let left = Token { mode: TokenMode::None, ..granted[0].1.clone() };
+        stage.with(|tokens, next| tokens.release(SessionId(2), &[left], NOW, next));
+        assert_eq!(ask(&mut stage, 4)[0].2, !told);
+    }
+}
+
+#[test]
 fn a_part_that_is_claimed_after_another_session_died_does_not_vouch_for_the_file() {
     for (mode, resolve) in [(TokenMode::Part, true), (TokenMode::Read, false)] {
         // After a restart of the manager nobody has said yet what it holds.

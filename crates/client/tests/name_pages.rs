@@ -1,0 +1,99 @@
+//! Many names of a directory are asked for one after the other: it is listed a page at a time beside, and what the mount does
+//! to its names meanwhile counts.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use base::InodeNo;
+use client::{Client, Errno};
+use support::{World, small, until};
+use wire::mgr::{FileKind, MgrRequest};
+
+const FILES: u64 = 100;
+
+fn name(at: u64) -> Vec<u8> {
+    format!("file {at:03}").into_bytes()
+}
+
+async fn make(client: &Client, name: &[u8]) -> InodeNo {
+    let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    made.unwrap().0.ino
+}
+
+/// A client that knows nothing yet of some files.
+async fn anew(world: &mut World) -> (Client, Vec<InodeNo>) {
+    let client = world.mount(small());
+    let mut inos = Vec::new();
+    for at in 0..FILES {
+        inos.push(make(&client, &name(at)).await);
+    }
+    client.sync_all().await.unwrap();
+    let client = world.mount(small());
+    client.getattr(InodeNo::ROOT).await.unwrap();
+    (client, inos)
+}
+
+#[tokio::test]
+async fn who_looks_at_all_asks_for_few() {
+    let mut world = World::new(2, 1);
+    let (client, inos) = anew(&mut world).await;
+    for most in [FILES / 4, 0] {
+        let before = world.manager.calls.load(SeqCst);
+        for at in 0..FILES {
+            assert_eq!(client.lookup(InodeNo::ROOT, &name(at)).await.unwrap().ino, inos[at as usize]);
+        }
+        assert_eq!(client.lookup(InodeNo::ROOT, b"none").await, Err(Errno::ENOENT));
+        let asked = world.manager.calls.load(SeqCst) - before;
+        assert!(asked <= most, "{asked} questions where {most} are enough");
+    }
+    client.link(inos[1], InodeNo::ROOT, b"linked").await.unwrap();
+    client.unlink(InodeNo::ROOT, &name(2), false).await.unwrap();
+    let made = make(&client, b"new").await;
+    for (name, leads) in [
+        (name(1), Ok(inos[1])),
+        (name(2), Err(Errno::ENOENT)),
+        (b"linked".to_vec(), Ok(inos[1])),
+        (b"new".to_vec(), Ok(made)),
+    ] {
+        assert_eq!(client.lookup(InodeNo::ROOT, &name).await.map(|attr| attr.ino), leads);
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_arrives_late_is_not_believed() {
+    let mut world = World::new(2, 1);
+    let (client, inos) = anew(&mut world).await;
+    *world.manager.which.lock().unwrap() = |request| matches!(request, MgrRequest::ReadDir { .. });
+    let page = world.manager.on_their_way.write().await;
+    let looks = tokio::spawn({
+        let client = client.clone();
+        async move {
+            for at in 0..FILES / 2 {
+                client.lookup(InodeNo::ROOT, &name(at)).await.unwrap();
+            }
+        }
+    });
+    until("a page is on its way", || world.manager.kept_back.load(SeqCst) > 0).await;
+    let (removed, replaced) = (name(FILES - 1), name(FILES - 2));
+    client.link(inos[0], InodeNo::ROOT, b"linked").await.unwrap();
+    client.unlink(InodeNo::ROOT, &removed, false).await.unwrap();
+    client.unlink(InodeNo::ROOT, &replaced, false).await.unwrap();
+    let new = make(&client, &replaced).await;
+    drop(page);
+    looks.await.unwrap();
+    for round in 0..2 {
+        for (name, leads) in [
+            (removed.clone(), Err(Errno::ENOENT)),
+            (replaced.clone(), Ok(new)),
+            (b"linked".to_vec(), Ok(inos[0])),
+        ] {
+            let found = client.lookup(InodeNo::ROOT, &name).await.map(|attr| attr.ino);
+            assert_eq!(found, leads, "{}, round {round}", String::from_utf8_lossy(&name));
+        }
+        for at in 0..FILES - 2 {
+            assert_eq!(client.lookup(InodeNo::ROOT, &name(at)).await.unwrap().ino, inos[at as usize]);
+        }
+    }
+}
