@@ -466,11 +466,7 @@ fn one_seed() {
 }
 
 /// Runs seeds, as many at a time as there are CPUs.
-fn all(
-    seeds: impl Iterator<Item = u64>,
-    without: Without,
-    whole: bool,
-) -> impl Iterator<Item = (u64, Told)> {
+fn all(seeds: impl Iterator<Item = u64>, without: Without, whole: bool) -> impl Iterator<Item = (u64, Told)> {
     let ahead = std::thread::available_parallelism().map_or(1, usize::from);
     let mut left = seeds.map(move |seed| (seed, start(seed, without, whole)));
     let mut running: VecDeque<_> = left.by_ref().take(ahead).collect();

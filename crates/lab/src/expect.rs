@@ -33,6 +33,9 @@ pub const KNEE: f64 = 0.5;
 /// Noise that is assumed where nothing was measured twice.
 pub const NOISE_ASSUMED: f64 = 0.05;
 
+/// What was reached proves an estimate wrong that is less than this part of it.
+const ESTIMATED: f64 = 0.9;
+
 /// A link that moved less than this part of the payload had no part in it.
 const LITTLE: f64 = 0.05;
 
@@ -320,21 +323,20 @@ fn bounds(
         let busy = record.usage.busy_cpus() - record.usage.foreign_cpus;
         (busy > 0.02).then_some(busy / value)
     };
-    // Estimates: what was reached is possible, whatever others took while the machine was measured.
+    // Estimates: what was reached is possible, and one that is far below that was wrong.
     let reached = own.iter().filter_map(|r| r.value(series.figure)).fold(0.0, f64::max);
+    let mut estimate = |layer: &str, value: f64| {
+        if value >= ESTIMATED * reached {
+            bounds.push(Bound { layer: layer.into(), value: value.max(reached) });
+        }
+    };
     if let Some(least) = singles.clone().filter_map(|r| cost(&r)).reduce(f64::min) {
-        let value = (f64::from(machine.cpus) * machine.cpu_full / least).max(reached);
-        bounds.push(Bound { layer: "CPU".into(), value });
+        estimate("CPU", f64::from(machine.cpus) * machine.cpu_full / least);
     }
     let each = own.iter().filter_map(|r| r.figures.as_ref()).find(|f| f.operations > 0.0 && f.bytes > 0.0);
     match (series.figure, each) {
-        (Figure::Bytes, _) => {
-            bounds.push(Bound { layer: "memory".into(), value: machine.memory_copy.max(reached) })
-        }
-        (Figure::Operations, Some(f)) => {
-            let value = (machine.memory_copy / (f.bytes / f.operations)).max(reached);
-            bounds.push(Bound { layer: "memory".into(), value });
-        }
+        (Figure::Bytes, _) => estimate("memory", machine.memory_copy),
+        (Figure::Operations, Some(f)) => estimate("memory", machine.memory_copy / (f.bytes / f.operations)),
         (Figure::Operations, None) => {}
     }
     bounds.extend(line_rate(own, series));

@@ -53,9 +53,9 @@ async fn an_error_on_write_or_flush_latches_the_pdisk_once() {
             // The other file's flush is submitted beside, and may come after the failure of this one.
             let on_flush = spoil.contains("on=flush");
             let failed = if spoil.ends_with("log") { FileKind::Log } else { FileKind::Data };
-            let late = events[after..].iter().any(
-                |e| matches!(e, TraceEvent::Flush { file, .. } if !on_flush || *file == failed),
-            );
+            let late = events[after..]
+                .iter()
+                .any(|e| matches!(e, TraceEvent::Flush { file, .. } if !on_flush || *file == failed));
             assert!(!late, "{spoil}: no flush after what failed");
             let (p, _) = open(dir.path(), &node);
             assert_eq!(read(&p, strip(1), ADOPTED).await.unwrap(), content(1, 40));

@@ -160,7 +160,10 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
         self::verdict(page, verdict);
     }
     page.push_str("</div><div>\n");
-    page.push_str(&line_chart(step, report));
+    // One point is no line.
+    if report.analysis.points.len() > 1 {
+        page.push_str(&line_chart(step, report));
+    }
     // What several steps say alike is said once.
     let mut said = BTreeSet::new();
     for record in &report.records {
@@ -217,10 +220,11 @@ fn bounds(page: &mut String, report: &SeriesReport) {
     };
     let bounds: Vec<String> =
         analysis.bounds.iter().map(|b| format!("{} {}", b.layer, show(figure, b.value))).collect();
+    let bounds = if bounds.is_empty() { "none known".to_owned() } else { bounds.join(", ") };
     let _ = writeln!(
         page,
         "<p class=\"muted\">Bounds that do not grow with the steps: {}. Noise {} ({noise}).</p>",
-        escape(&bounds.join(", ")),
+        escape(&bounds),
         percent(analysis.noise)
     );
 }

@@ -116,7 +116,7 @@ pub fn html(report: &SeriesReport) -> String {
             }
             html.push_str("</ul></div>\n");
         }
-        html.push_str("<div class=\"wide\"><table>\n<thead><tr>");
+        html.push_str("<div class=\"wide\"><table class=\"jobs\">\n<thead><tr>");
         let class = |right: bool| if right { " class=\"n\"" } else { "" };
         for (name, right) in COLUMNS {
             let _ = write!(html, "<th{}>{name}</th>", class(right));

@@ -30,7 +30,9 @@ pub(super) fn slow_pdisk(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let set =
         "operation = 'create', pattern = 'seq', record = '1m', amount = '48m', pdisks = 8, speed = 4000";
     let plan = head("workers", "[1, 2, 4]") + &series("perf", "bytes", set);
-    Ok(Ok(Staged { under, plan, place: format!("n{node}/pdisk{pdisk}"), ..Staged::default() }))
+    // Its number in the cluster, where two are on each node.
+    let number = 2 * (node - 1) + pdisk;
+    Ok(Ok(Staged { under, plan, place: format!("n{node}/pdisk{number}"), ..Staged::default() }))
 }
 
 /// Names that are made, by a manager whose disk takes few writes a second.

@@ -83,17 +83,17 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
     let worked = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
     let share = |part: f64| percent((part / worked).min(1.0));
     let whose = [
-        ("Ropewalk's processes", e.served_cpus),
-        ("the load generators", e.load_cpus),
-        ("other programs", e.foreign_cpus),
+        ("Ropewalk's", e.served_cpus),
+        ("the load generators'", e.load_cpus),
+        ("other programs'", e.foreign_cpus),
     ];
     let whose = whose.into_iter().filter(|(_, part)| *part >= TOLD * worked);
-    let whose: Vec<String> = whose.map(|(who, part)| format!("{who} {}", share(part))).collect();
+    let whose: Vec<String> = whose.map(|(who, part)| format!("{} {who}", share(part))).collect();
     let text = format!(
-        "the CPUs{of}: all {} are full, {} busy; of their work have {}",
+        "the CPUs{of}: all {} are full, {} busy; their work is {}",
         allowed.len(),
         percent(busy.min(1.0)),
-        if whose.is_empty() { "the kernel's own threads most".into() } else { whose.join(", ") }
+        if whose.is_empty() { "the kernel's own threads'".into() } else { whose.join(", ") }
     );
     Some((Limit::Cpu, names, text))
 }
