@@ -321,7 +321,9 @@ fn who_has_still_to_resolve_does_not_vouch_for_the_file() {
         };
         let ask = |stage: &mut Stage, session| {
             let asks = SessionId(session);
-            stage.with(|tokens, next| tokens.acquire(asks, INO, Need::Write, session, NEVER, NOW, next)).granted
+            stage
+                .with(|tokens, next| tokens.acquire(asks, INO, Need::Write, session, NEVER, NOW, next))
+                .granted
         };
         die(&mut stage, 1);
         let granted = ask(&mut stage, 2);
