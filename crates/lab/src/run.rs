@@ -1,11 +1,11 @@
 //! Runs plans: one cell after the other, each observed, each recorded before the next begins. May be stopped at
 //! any time and resumed. Everything is checked before anything is changed.
 
+mod error;
 mod stand_ins;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     path::Path,
     sync::{
         Arc,
@@ -16,7 +16,6 @@ use std::{
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use thiserror::Error;
 
 use crate::{
     agent::Crew,
@@ -26,44 +25,16 @@ use crate::{
     environment::Environment,
     observe::{LoadGroups, Observer, Usage, Watched},
     plan::{Plan, Series, Step},
-    results::{FORMAT, PlannedRun, Results, ResultsError, Run},
+    results::{FORMAT, PlannedRun, Results, Run},
     schedule::{self, Parts},
-    standin::{self, StandInError},
-    targets::{TargetError, Targets, check_dir},
+    standin,
+    targets::{Targets, check_dir},
 };
+pub use error::RunError;
 use stand_ins::{StandIns, files, for_series};
 
 /// Time a cell takes beside its load, in seconds; for the first estimate only.
 const OVERHEAD: f64 = 0.6;
-
-/// Why a run could not be made.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// A target cannot be used.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The results directory cannot be used.
-    #[error(transparent)]
-    Results(#[from] ResultsError),
-    /// Something that stands in could not be made.
-    #[error(transparent)]
-    StandIn(#[from] StandInError),
-    /// An engine is missing.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A file could not be made, or a thread not started.
-    #[error("cannot {what}")]
-    Io {
-        /// Verb and object.
-        what: String,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Nothing to do.
-    #[error("{0}")]
-    Nothing(String),
-}
 
 /// Where a run is.
 #[derive(Clone, Debug)]

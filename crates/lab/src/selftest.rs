@@ -7,6 +7,7 @@
 mod clusters;
 mod disks;
 mod error;
+mod staged;
 mod stagings;
 
 use std::{
@@ -27,8 +28,9 @@ use crate::{
 };
 pub use error::SelfTestError;
 use error::failed;
+use staged::Staged;
+use stagings::Staging;
 pub use stagings::names;
-use stagings::{Staged, Staging};
 
 /// How often one is staged while others use the machine.
 const TRIES: u32 = 3;

@@ -8,7 +8,6 @@
 mod drift;
 mod evidence;
 mod findings;
-mod inside;
 #[cfg(test)]
 mod tests;
 
@@ -18,10 +17,9 @@ use crate::{observe::CpuUse, plan::Step};
 pub use drift::Drift;
 pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
 use findings::{
-    bundle, drifting, filled, full_cpus, full_link, full_thread, no_limit, no_other_node, one_queue,
-    page_pool, shared, slow_parts,
+    bundle, commits, drifting, filled, full_cpus, full_link, full_thread, no_limit, no_other_node, one_queue,
+    page_pool, said, shared, slow_parts, slow_pdisk, tokens,
 };
-use inside::{commits, slow_pdisk, tokens};
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
 pub const SLOW: f64 = 0.667;
@@ -256,6 +254,6 @@ fn facts(e: &Evidence) -> Vec<String> {
     if seen.len() > SHARED_SHOWN {
         facts.push(format!("{} more links and disks that moved less", seen.len() - SHARED_SHOWN));
     }
-    facts.extend(e.inside.as_ref().map(inside::said));
+    facts.extend(e.inside.as_ref().map(said));
     facts
 }

@@ -15,7 +15,7 @@ mod perf;
 pub(crate) mod process;
 mod writers;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use crate::{
     cell::{Cell, Figures},
@@ -26,6 +26,7 @@ use crate::{
 pub use analytics::bytes as workload_bytes;
 pub use context::{Context, EngineError, Led};
 pub use kind::EngineKind;
+use process::find_program;
 pub use writers::{LEVEL_GAIN, level, patience, per_client, quantile, together};
 
 impl EngineKind {
@@ -110,10 +111,4 @@ pub fn packages(series: &Series, targets: &Targets) -> BTreeMap<String, String> 
     let with = series.engine == EngineKind::Analytics && targets.workload.env.is_some();
     let all = if with { setup::packages() } else { Vec::new() };
     all.into_iter().map(|package| (package.name, package.version)).collect()
-}
-
-/// A program on the search path.
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }

@@ -19,7 +19,7 @@ use std::{
 
 use super::{
     context::{Context, EngineError},
-    process::line,
+    process::{find_program, line},
 };
 use crate::{
     plan::Params,
@@ -84,7 +84,7 @@ pub fn ready(params: &Params, targets: &Targets) -> Result<(), EngineError> {
             KEYS.join(" or ")
         )));
     }
-    if super::find_program(PROGRAM).is_none() {
+    if find_program(PROGRAM).is_none() {
         return Err(EngineError::Missing { program: PROGRAM.into(), package: "nvme-cli" });
     }
     Ok(())

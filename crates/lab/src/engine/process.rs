@@ -3,6 +3,7 @@
 use std::{
     io::Read,
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -35,6 +36,12 @@ pub fn command(side: Option<&Side>, program: &str) -> Command {
         }
         None => Command::new(program),
     }
+}
+
+/// A program on the search path.
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// The command as one would type it.

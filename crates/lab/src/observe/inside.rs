@@ -14,7 +14,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::median;
+use super::median::median;
 use crate::testbed::within;
 
 /// How long one process may take to answer.

@@ -3,6 +3,7 @@
 //! start and end of a load do not dilute it. Only reads; a counter that is not there is left out.
 
 mod inside;
+mod median;
 mod processes;
 mod sample;
 
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use inside::{Inside, PdiskUse, Watched};
+pub(crate) use median::median;
 pub use processes::ProcessUse;
 use sample::{Sample, read};
 pub use sample::{Who, allowed_cpus};
@@ -196,17 +198,6 @@ impl Observer {
         }
         let served = samples.last().map(|sample| &sample.served);
         Usage { processes: served.map(processes::read).unwrap_or_default(), ..usage(&samples) }
-    }
-}
-
-/// The median; 0 of nothing.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::RunError;
+use super::error::RunError;
 use crate::{
     observe::Watched,
     plan::{Plan, Series, Step},

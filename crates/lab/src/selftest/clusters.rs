@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     disks::{Disks, Way},
-    stagings::{Outcome, Staged, head, series},
+    staged::{Outcome, Staged, head, series},
 };
 use crate::draw::Draw;
 

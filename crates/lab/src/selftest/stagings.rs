@@ -6,34 +6,13 @@ use super::{
     clusters,
     disks::{Disks, Way},
     error::{SelfTestError, failed},
+    staged::{Outcome, Staged, head, series},
 };
 use crate::{
     draw::Draw,
-    testbed::{BitRate, Join, Scoped, Spec, Testbed},
+    testbed::{BitRate, Join, Spec, Testbed},
     verdict::Limit,
 };
-
-/// What is staged, ready to be run.
-#[derive(Default)]
-pub struct Staged {
-    /// Words before the program.
-    pub under: Vec<String>,
-    /// The plan.
-    pub plan: String,
-    /// Options of `lab run`.
-    pub options: Vec<String>,
-    /// What the verdict must name; empty where the limit has no place.
-    pub place: String,
-    /// Devices that it needs while it runs.
-    #[expect(dead_code, reason = "held, not read")]
-    pub disks: Option<Disks>,
-    /// Links that it needs while it runs.
-    #[expect(dead_code, reason = "held, not read")]
-    pub bed: Option<Scoped>,
-}
-
-/// Something staged, or why it cannot be staged here.
-pub(super) type Outcome = Result<Result<Staged, String>, SelfTestError>;
 
 /// One bottleneck.
 pub struct Staging {
@@ -98,14 +77,6 @@ pub const ALL: &[Staging] = &[
 
 /// Links between two hosts, of which one is slow.
 const LINKS: u8 = 4;
-
-pub(super) fn head(step: &str, steps: &str) -> String {
-    format!("name = 'staged'\ntitle = 'staged'\nstep = '{step}'\nsteps = {steps}\nseconds = 1.5\n")
-}
-
-pub(super) fn series(engine: &str, figure: &str, set: &str) -> String {
-    format!("[[series]]\nname = 's'\nengine = '{engine}'\nfigure = '{figure}'\nset = {{ {set} }}\n")
-}
 
 /// Random reads of one device to three.
 fn devices(set: &str) -> String {
