@@ -32,21 +32,24 @@ run --no-run --test fsx --test lab_stagings
 alone=(fsx lab_stagings pjdfstest)                 # not in a stream: see below; pjdfstest is a command of its own
 measuring=(crates/lab/tests/*.rs crates/cli/tests/{lab_nodes,lab_runs,perf}.rs)
 clusters=$(named crates/cli/tests/*.rs | sort -u | grep -vxF -f <(named "${alone[@]}" "${measuring[@]}"))
-libraries=$(named crates/*/tests/*.rs | sort -u | grep -vxF -f <(echo "$clusters"; named "${alone[@]}" "${measuring[@]}"))
+computing=$(named simulation token_model)
+clusters=$(grep -vxF -f <(echo "$computing") <<<"$clusters")
+libraries=$(named crates/*/tests/*.rs | sort -u | grep -vxF -f <(echo "$clusters"; echo "$computing"; named "${alone[@]}" "${measuring[@]}"))
 
 # Three streams. fsx, which computes: not at 19, beside those who compute each message would wait for a CPU, and leases are of seconds.
 # timeout hands a signal on to all that it runs.
 timeout 1h nice -n 10 cargo test --workspace --test fsx >"$work/fsx" 2>&1 &
 beside+=($!)
 
-# The libraries, and the mount's tests once more by the classic transport (the default takes io_uring where it is to be had), beside the
-# clusters of the command line: either waits for most of its time.
+# The libraries, the mount's tests once more by the classic transport (the default takes io_uring where it is to be had), and the clusters
+# that exist in memory alone, beside the clusters of the command line: either waits for most of its time.
 export -f run
-export libraries classic="$(named crates/fuse/tests/*.rs)"
+export libraries computing classic="$(named crates/fuse/tests/*.rs)"
 timeout 1h bash -c '
   failed=0
   run --lib --bins "$@" || failed=1
   run $libraries "$@" || failed=1
+  run $computing "$@" || failed=1
   run --doc "$@" || failed=1
   ROPEWALK_FUSE_TRANSPORT=classic run $classic "$@" || failed=1
   exit $failed' libraries "$@" >"$work/libraries" 2>&1 &
