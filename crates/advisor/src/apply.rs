@@ -21,7 +21,7 @@ use crate::{
     crash,
     facts::Path as Fact,
     finding::Finding,
-    host::{Manager, Tree},
+    host::{Manager, Tree, is_live},
     journal::{Changed, Journal, JournalError, Record, Run},
     permanent::{self, Keeper},
     replace,
@@ -422,7 +422,7 @@ fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<()
     crash::point();
     let written = match settable.ethtool() {
         Some((device, knob)) => knob.write(root, &settable.file, device, value),
-        None if root == Path::new("/") || is_kernels(&path) => fs::OpenOptions::new()
+        None if is_live(root) || is_kernels(&path) => fs::OpenOptions::new()
             .write(true)
             .open(&path)
             .and_then(|mut file| file.write_all(value.as_bytes())),

@@ -3,7 +3,10 @@
 
 use std::{fs, io, path::Path, time::Duration};
 
-use crate::{host::program, replace};
+use crate::{
+    host::{is_live, program},
+    replace,
+};
 
 /// How long it may take: a card that makes its rings anew is away for seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,11 +94,6 @@ impl Knob {
         }
         None
     }
-}
-
-/// As a [`Tree`](crate::host::Tree) takes it: what is below another root is a copy.
-fn is_live(root: &Path) -> bool {
-    root == Path::new("/")
 }
 
 #[cfg(test)]

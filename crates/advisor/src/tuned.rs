@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    host::{OUR_PROFILE, OWN_PLACES, Tree, own_place, program, runs},
+    host::{OUR_PROFILE, OWN_PLACES, Tree, is_live, own_place, program, runs},
     replace,
 };
 
@@ -127,7 +127,7 @@ impl Tuned {
 }
 
 fn choose(root: &Path, running: bool, profiles: &[&str], by_itself: bool) -> Result<bool, TunedError> {
-    if running && root == Path::new("/") {
+    if running && is_live(root) {
         let words: Vec<&str> = match by_itself {
             true => vec!["tuned-adm", "auto_profile"],
             false => ["tuned-adm", "profile"].iter().chain(profiles).copied().collect(),

@@ -21,7 +21,7 @@
 //! | `Claim`, `Published`, `Resolved`, `ResolvePassDone`, `ResolveDone` | the manager does not count it as said | it asks again; all may be said twice |
 //! | locks | what is held is as it was before | asked for again under a new number: [`crate::locks`] |
 //! | `OpenSession` | there is no mount; the manager may have a session | it is asked for again as another; the lost one lapses with its lease, and is fenced |
-//! | `CloseSession` | the mount is over in any case | a session that was not closed is fenced and resolved |
+//! | `CloseSession` | sent again: a session that is not there any more has ended well | all was durable before; one that was not closed is fenced and resolved |
 //! | questions (`GetAttr`, `Lookup`, `Extents`, `ReadInline`, ...) | nothing is kept | they change nothing |
 
 use std::{

@@ -21,6 +21,7 @@ pub use manager::Manager;
 pub use probe::probe;
 pub use program::output as program_output;
 pub(crate) use system::runs;
+pub(crate) use tree::is_live;
 pub use tree::{Entries, Entry, Tree};
 pub(crate) use tuners::{OURS as OUR_PROFILE, OWN_PLACES, own_place};
 

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::Read,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::program;
@@ -49,6 +49,11 @@ enum From {
     Entries(Entries),
 }
 
+/// Whether what is below this root is the running machine; any other is a copy of one.
+pub(crate) fn is_live(root: &Path) -> bool {
+    root.as_os_str() == "/"
+}
+
 impl Tree {
     /// The files below a root.
     pub fn below(root: impl Into<PathBuf>) -> Tree {
@@ -68,7 +73,7 @@ impl Tree {
     }
     /// Whether this is the running machine, not a copy.
     pub fn is_live(&self) -> bool {
-        matches!(&self.from, From::Root(root) if root.as_os_str() == "/")
+        matches!(&self.from, From::Root(root) if is_live(root))
     }
 
     fn note(&self, path: &str, entry: impl FnOnce() -> Entry) {

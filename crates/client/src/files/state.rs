@@ -139,6 +139,7 @@ impl FileState {
     pub fn learn_kind(&mut self, kind: FileKind) {
         (self.special, self.kind_known) = (kind != FileKind::File, true);
     }
+
     /// Whether it surely is a file.
     pub fn is_file(&self) -> bool {
         self.kind_known && !self.special
