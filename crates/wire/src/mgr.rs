@@ -820,10 +820,12 @@ pub enum MgrReply {
     TablePart {
         /// Which journal goes on with it.
         journal: u64,
-        /// The last record of that that is surely in this part.
+        /// The last record of that that is in this part.
         applied: u64,
         /// The CRC in that record; 0: it has none.
         crc: u32,
+        /// Which life of which manager sends it: parts of two do not fit each other.
+        life: u64,
         /// Keys with their values, by rising key.
         records: Vec<(Vec<u8>, Vec<u8>)>,
         /// There are more behind.

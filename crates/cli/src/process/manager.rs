@@ -130,8 +130,8 @@ async fn copy(path: &Path, link: &Link) -> Result<()> {
     let (mut copy, mut after) = (TableCopy::begin(path)?, Vec::new());
     loop {
         let part = match link.manager(&MgrRequest::CopyTable { after }).await? {
-            MgrReply::TablePart { journal, applied, crc, records, more } => {
-                Part { mark: store::Mark { journal, applied, etcd: Some(crc) }, records, more }
+            MgrReply::TablePart { journal, applied, crc, life, records, more } => {
+                Part { mark: store::Mark { journal, applied, etcd: Some(crc) }, life, records, more }
             }
             other => bail!("unexpected answer from the manager to CopyTable: {other:?}"),
         };

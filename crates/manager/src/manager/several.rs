@@ -6,7 +6,7 @@ use libc::ENOTSUP;
 use wire::mgr::{MgrError, MgrReply};
 
 use super::{Manager, stopping};
-use crate::store::{Following, Mark, Snapshot, StoreError, prefix_end};
+use crate::store::{Following, Mark, Marked, Snapshot, StoreError, prefix_end};
 
 /// Bytes of records in one part of a copied table, about; an answer may have 8 MiB.
 const PART_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
@@ -31,10 +31,10 @@ pub(super) fn records(snapshot: &Snapshot, after: &[u8]) -> Result<Records, Stor
     Ok((records, more))
 }
 
-fn part(mark: Mark, snapshot: &Snapshot, after: &[u8]) -> Result<MgrReply, StoreError> {
-    let (records, more) = records(snapshot, after)?;
-    let Mark { journal, applied, etcd } = mark;
-    Ok(MgrReply::TablePart { journal, applied, crc: etcd.unwrap_or_default(), records, more })
+fn part(of: &Marked, after: &[u8]) -> Result<MgrReply, StoreError> {
+    let (records, more) = records(&of.snapshot, after)?;
+    let Mark { journal, applied, etcd } = of.mark;
+    Ok(MgrReply::TablePart { journal, applied, crc: etcd.unwrap_or_default(), life: of.life, records, more })
 }
 
 impl Manager {
@@ -44,12 +44,10 @@ impl Manager {
         let (store, lock) = (self.inner.store.clone(), self.inner.scrubbing.clone().lock_owned().await);
         let read = move || {
             let store = store.upgrade();
-            let found = store.as_ref().map(|store| match store.mark() {
-                Some(mark) => {
-                    store.copied(after.is_empty().then_some(mark.applied));
-                    store.snapshot().and_then(|snapshot| part(mark, &snapshot, &after)).map(Some)
-                }
-                None => Ok(None),
+            let found = store.as_ref().map(|store| {
+                let Some(of) = store.marked()? else { return Ok(None) };
+                store.copied(after.is_empty().then_some(of.mark.applied));
+                part(&of, &after).map(Some)
             });
             drop(store);
             drop(lock);

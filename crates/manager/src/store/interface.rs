@@ -21,6 +21,16 @@ pub trait Read {
 /// A consistent view of what was committed when it was taken.
 pub type Snapshot = Arc<dyn Read + Send + Sync>;
 
+/// See [`Store::marked`].
+pub struct Marked {
+    /// The last commit in the snapshot.
+    pub mark: Mark,
+    /// Which life of which manager has the store open: no two are the same.
+    pub life: u64,
+    /// The state.
+    pub snapshot: Snapshot,
+}
+
 /// Something of a store that an admin should see to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
@@ -51,11 +61,11 @@ pub trait Store: Send + Sync + 'static {
     fn following(&self) -> Option<Following> {
         None
     }
-    /// The last commit that a snapshot taken from now on surely has, where others follow the journal; none: nobody can.
-    fn mark(&self) -> Option<Mark> {
-        None
+    /// A state with the commit that made it, where others follow the journal; none: nobody can.
+    fn marked(&self) -> Result<Option<Marked>, StoreError> {
+        Ok(None)
     }
-    /// Who copies the table part after part asked for one just now; `first`: the last commit that its first part surely has, told with that
+    /// Who copies the table part after part asked for one just now; `first`: the last commit that its first part has, told with that
     /// one. What the journal has behind that commit stays a while, if there is room, even when others need it no more.
     fn copied(&self, _first: Option<u64>) {}
     /// How often it wants [`tend`](Self::tend) to be called; none: never.

@@ -38,7 +38,7 @@ pub use self::{
     dump::{Damaged, DumpWriter, dump, restore},
     error::StoreError,
     files::{journal_path, mark_path},
-    interface::{Changes, Read, Remark, Snapshot, Store, Visit, prefix_end},
+    interface::{Changes, Marked, Read, Remark, Snapshot, Store, Visit, prefix_end},
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
     mirror::MirroredStore,

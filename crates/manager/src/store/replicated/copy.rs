@@ -1,7 +1,9 @@
 //! A table that is copied from the manager that leads, in parts, while that goes on. The parts are of different moments; the
 //! journal's records say what stands under a key and not how it changes, so whoever applies all records behind the one that
-//! the first part surely had comes to the table that the leader has. Until it has come to where the leader was at the last
+//! the first part had comes to the table that the leader has. Until it has come to where the leader was at the last
 //! part it must not serve: the mark beside it says so, as if all that had been acknowledged here.
+//! All parts are of one life of one manager, whose commits follow each other: if etcd is put back to an older copy meanwhile and
+//! goes on without some of them, another life serves there, and the record that the mark names is not in that journal.
 //! It is made beside its place, and moved there when it is whole; what an interrupted copy left is made anew.
 
 use std::{
@@ -22,8 +24,10 @@ const CACHE_BYTES: usize = 64 << 20;
 
 /// A part, as [`wire::mgr::MgrReply::TablePart`] brings it.
 pub struct Part {
-    /// The record that is surely in it.
+    /// The last record in it.
     pub mark: Mark,
+    /// Which life of which manager sent it.
+    pub life: u64,
     /// Keys with their values, by rising key.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
     /// There are more behind.
@@ -34,8 +38,8 @@ pub struct Part {
 pub struct TableCopy {
     table: RedbStore,
     path: PathBuf,
-    /// Of the first part.
-    mark: Option<Mark>,
+    /// Of the first part, and whose it was.
+    first: Option<(Mark, u64)>,
     last_key: Vec<u8>,
 }
 
@@ -51,7 +55,7 @@ impl TableCopy {
             _ => {}
         }
         let table = RedbStore::create(&beside(path), CACHE_BYTES)?;
-        Ok(TableCopy { table, path: path.to_owned(), mark: None, last_key: Vec::new() })
+        Ok(TableCopy { table, path: path.to_owned(), first: None, last_key: Vec::new() })
     }
 
     /// The next part is asked for from behind this key on.
@@ -61,10 +65,13 @@ impl TableCopy {
 
     /// Takes a part; true: it is whole, and in its place.
     pub fn take(mut self, part: Part) -> Result<Option<TableCopy>, StoreError> {
-        let first = *self.mark.get_or_insert(part.mark);
+        let (first, life) = *self.first.get_or_insert((part.mark, part.life));
         let bad = |reason: &str| StoreError::Engine { action: "copy the", reason: reason.to_owned() };
         if part.mark.journal != first.journal || part.mark.journal == 0 {
             return Err(bad("the journal is another one now: begin anew"));
+        }
+        if part.life != life {
+            return Err(bad("another manager leads now: begin anew"));
         }
         let mut changes = Changes::new();
         for (key, value) in part.records {
@@ -82,7 +89,8 @@ impl TableCopy {
             return Ok(Some(self));
         }
         drop(self.table);
-        let acked = Acked { journal: first.journal, number: part.mark.applied, crc: 0 };
+        let Mark { journal, applied, etcd } = part.mark;
+        let acked = Acked { journal, number: applied, crc: etcd.unwrap_or_default() };
         let mark = mark_path(&self.path);
         let made = anew(&mark, mark::BYTES).and_then(|file| MarkFile::create(Box::new(file), acked));
         made.map_err(|error| refused(&mark, &error))?;

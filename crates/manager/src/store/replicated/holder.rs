@@ -220,6 +220,8 @@ pub enum Rule {
     ReadBehindTheFence,
     /// The first record read is compared with what the table holds.
     SameRecordAsTheTables,
+    /// The last record that was acknowledged is compared with what was acknowledged.
+    SameRecordAsAcknowledged,
     /// Who leads again goes on only if nobody wrote meanwhile.
     NobodyWroteMeanwhile,
 }
@@ -247,6 +249,8 @@ pub struct Origin {
     pub crc: Option<u32>,
     /// The last record that was acknowledged, as far as it is known here.
     pub acked: u64,
+    /// The CRC in it, if it is known.
+    pub acked_crc: Option<u32>,
     /// The journal was never seen in etcd: it may be begun.
     pub new: bool,
 }
@@ -474,6 +478,14 @@ impl Holder {
             || self.origin.crc.is_none_or(|crc| crc == stored_crc(&entry.bytes))
     }
 
+    /// Whether a record may stand where the last acknowledged one does: what was acknowledged behind the table's last record, or
+    /// was in a copied table already, may have been lost with an older copy of etcd, which went on without it.
+    fn is_acked(&self, entry: &Entry) -> bool {
+        entry.number != self.origin.acked
+            || !self.keeps(Rule::SameRecordAsAcknowledged)
+            || self.origin.acked_crc.is_none_or(|crc| crc == stored_crc(&entry.bytes))
+    }
+
     fn records(
         &mut self,
         leader: Option<Revision>,
@@ -538,6 +550,9 @@ impl Holder {
         for entry in records {
             if entry.number != self.last + 1 {
                 return Some(self.stop(Stop::Gap(self.last + 1)));
+            }
+            if !self.is_acked(&entry) {
+                return Some(self.stop(Stop::Other(entry.number)));
             }
             if self.whole && self.keeps(Rule::NobodyWroteMeanwhile) && !self.is_pending(&entry) {
                 return Some(self.stop(Stop::TakenOver(entry.number)));

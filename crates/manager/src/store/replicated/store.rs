@@ -20,7 +20,7 @@ use wire::map::ManagerEntry;
 
 use super::{
     super::{
-        Changes, Confirmed, Read, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
+        Changes, Confirmed, Marked, Read, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
         files::{invalid, journal_path, mark_path, random, refused, write_durably},
         journaled::anew,
         look,
@@ -280,6 +280,7 @@ impl ReplicatedStore {
             applied: of.applied,
             crc: of.etcd.filter(|crc| *crc != 0),
             acked: acked.map_or(of.applied, |acked| acked.number),
+            acked_crc: acked.map(|acked| acked.crc).filter(|crc| *crc != 0),
             new: acked.is_none(),
         };
         let mut holder = Holder::new(origin, member, life);
@@ -319,7 +320,7 @@ impl ReplicatedStore {
             }
             Ok(())
         })?;
-        let acked = Acked { journal: of.journal, number: last.applied, crc: 0 };
+        let acked = Acked { journal: of.journal, number: last.applied, crc: last.etcd.unwrap_or_default() };
         let mark = anew(&mark, mark::BYTES)
             .and_then(|file| MarkFile::create(Box::new(file), acked))
             .map_err(refused_mark)?;
@@ -402,6 +403,15 @@ impl ReplicatedStore {
     }
 }
 
+impl ReplicatedStore {
+    /// What was committed.
+    fn state_of(&self, state: &State) -> Result<Snapshot, StoreError> {
+        // None only before the first commit of the table, or after a failed one.
+        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
+        Ok(state.recent.above(base))
+    }
+}
+
 impl Drop for ReplicatedStore {
     fn drop(&mut self) {
         // A store that ends in good order needs little of its journal, and another manager need not wait for its lease.
@@ -415,10 +425,7 @@ impl Drop for ReplicatedStore {
 
 impl Store for ReplicatedStore {
     fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let state = self.state.lock();
-        // None only before the first commit of the table, or after a failed one.
-        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
-        Ok(state.recent.above(base))
+        self.state_of(&self.state.lock())
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
@@ -455,8 +462,9 @@ impl Store for ReplicatedStore {
         Some(self.following.clone())
     }
 
-    fn mark(&self) -> Option<Mark> {
-        Some(self.state.lock().last)
+    fn marked(&self) -> Result<Option<Marked>, StoreError> {
+        let state = self.state.lock();
+        Ok(Some(Marked { mark: state.last, life: self.life, snapshot: self.state_of(&state)? }))
     }
 
     fn copied(&self, first: Option<u64>) {

@@ -480,7 +480,7 @@ fn records_stay_for_a_table_that_is_being_copied_and_not_for_longer() {
     // How much room there is must be known.
     store.tend().unwrap();
     more(10);
-    let from = store.mark().unwrap().applied;
+    let from = store.marked().unwrap().unwrap().mark.applied;
     store.copied(Some(from));
     let end = Instant::now() + 2 * HELD_FOR;
     while Instant::now() < end {

@@ -70,7 +70,8 @@ pub struct Manager {
 impl Manager {
     pub fn open(member: u64, life: u64, now: Table, without: Without) -> Manager {
         let new = now.acked == 0;
-        let origin = Origin { journal: JOURNAL, applied: now.applied, crc: now.crc, acked: now.acked, new };
+        let Table { applied, crc, acked, acked_crc, .. } = now;
+        let origin = Origin { journal: JOURNAL, applied, crc, acked, acked_crc, new };
         let rule = match without {
             Without::Holder(rule) => Some(rule),
             _ => None::<Rule>,

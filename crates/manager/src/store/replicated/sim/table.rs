@@ -43,6 +43,8 @@ pub struct Table {
     pub crc: Option<u32>,
     /// It is not begun with less than this.
     pub acked: u64,
+    /// The CRC in that record.
+    pub acked_crc: Option<u32>,
     pub rows: Rows,
 }
 
@@ -50,7 +52,9 @@ impl Table {
     pub fn apply(&mut self, number: u64, crc: Option<u32>, changes: Changes) {
         memory::apply(&mut self.rows, changes);
         (self.applied, self.crc) = (number, crc);
-        self.acked = self.acked.max(number);
+        if number >= self.acked {
+            (self.acked, self.acked_crc) = (number, crc);
+        }
     }
 
     /// Whether an operation was done, as far as this one knows.
@@ -72,16 +76,22 @@ impl Table {
 pub struct Copying {
     table: Option<Table>,
     after: Vec<u8>,
+    /// Whose parts they are.
+    life: u64,
 }
 
 impl Copying {
-    /// No part was taken yet.
-    pub fn begins(&self) -> bool {
-        self.table.is_none()
+    /// No part of that life's table was taken yet.
+    pub fn begins(&self, life: u64) -> bool {
+        self.table.is_none() || self.life != life
     }
 
     /// Takes the next part from the table of who leads; the whole table, with the last one.
-    pub fn take(&mut self, from: &Table, without: Without) -> Option<Table> {
+    pub fn take(&mut self, from: &Table, life: u64, without: Without) -> Option<Table> {
+        if self.begins(life) && without != Without::OneLife {
+            *self = Copying::default();
+        }
+        self.life = life;
         let first = self.table.get_or_insert_with(|| Table { rows: Rows::new(), ..from.clone() });
         let behind = (Bound::Excluded(self.after.clone()), Bound::Unbounded);
         let mut rows = from.rows.range::<Vec<u8>, _>(behind);
@@ -96,7 +106,8 @@ impl Copying {
         if rows.next().is_some() && !cut_short {
             return None;
         }
-        first.acked = if without == Without::LastMark { first.applied } else { from.applied };
+        (first.acked, first.acked_crc) =
+            if without == Without::LastMark { (first.applied, first.crc) } else { (from.applied, from.crc) };
         std::mem::take(self).table
     }
 }

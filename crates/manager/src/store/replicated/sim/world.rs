@@ -281,8 +281,8 @@ impl World {
             return;
         };
         let held = manager.held.unwrap_or(manager.now.applied);
-        let begins = self.copies[at].begins();
-        let whole = self.copies[at].take(&manager.now, self.without);
+        let begins = self.copies[at].begins(manager.life);
+        let whole = self.copies[at].take(&manager.now, manager.life, self.without);
         if let Some(manager) = self.managers[from].as_mut().filter(|_| begins) {
             manager.held = Some(held);
         }
