@@ -16,6 +16,9 @@ use crate::{
 /// Bytes of a recording, at most: it is held in memory.
 const BYTES_MAX: u64 = 4 << 30;
 
+/// Bytes of names in one record.
+const NAMES_MAX: usize = 1 << 20;
+
 /// The history of one process in a recording.
 pub struct Section {
     /// Whose it is.
@@ -69,7 +72,7 @@ impl Recording {
         for entry in records.by_ref() {
             match entry {
                 Entry::Origin(origin) => recording.sections.push(Section { origin, entries: Vec::new() }),
-                Entry::Names(names) => recording.names = Some(names),
+                Entry::Names(part) => recording.names.get_or_insert_default().push_str(&part),
                 entry => {
                     if let Some(section) = recording.sections.last_mut() {
                         section.entries.push(entry);
@@ -79,6 +82,9 @@ impl Recording {
         }
         if records.good() < bytes.len() {
             return refuse(format!("it is damaged or cut off at byte {}", records.good()));
+        }
+        if recording.names.is_none() {
+            return refuse("it is cut off: the names that end a recording are missing".to_owned());
         }
         for second in recording.sections.iter().flat_map(Section::seconds) {
             let (begin, end) = recording.span;
@@ -120,9 +126,45 @@ impl Recorder {
         if records.good() < page.len() { Err("what was sent is damaged") } else { Ok(files) }
     }
 
-    /// The whole file. `names`: how numbers are shown.
-    pub fn finish(mut self, names: String) -> Vec<u8> {
-        record::put(&mut self.bytes, &Entry::Names(names));
-        self.bytes
+    /// The whole file. `names`: how numbers are shown. Those of many files are more than a record takes.
+    pub fn finish(mut self, mut names: String) -> Vec<u8> {
+        loop {
+            let rest = names.split_off(names.floor_char_boundary(NAMES_MAX));
+            record::put(&mut self.bytes, &Entry::Names(names));
+            if rest.is_empty() {
+                return self.bytes;
+            }
+            names = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_off_anywhere_it_is_refused_and_names_may_be_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rwhist");
+        let read = |bytes: &[u8]| {
+            fs::write(&file, bytes).unwrap();
+            Recording::read(&file)
+        };
+        let recorded = |names: &str| {
+            let mut recorder = Recorder::default();
+            for process in ["/mnt/a", "n1"] {
+                recorder.begin(Origin { name: process.to_owned(), ..Origin::default() });
+            }
+            recorder.finish(names.to_owned())
+        };
+        let whole = recorded("{}");
+        assert_eq!(read(&whole).unwrap().sections.len(), 2);
+        for bytes in 0..whole.len() {
+            assert!(read(&whole[..bytes]).is_err(), "the first {bytes} bytes");
+        }
+        let names = "\u{fc}".repeat(5 << 20);
+        assert_eq!(read(&recorded(&names)).unwrap().names.unwrap(), names);
     }
 }

@@ -44,13 +44,17 @@ impl Source<'_> {
             Source::Recorded(section) => section.each(after, to, take),
             Source::Ended(dir) => files(dir, after, to, take)?,
             Source::Own(dir) => {
-                // What memory has is taken from there, what is older from disk.
-                let first = stats::first_second().map_or(to, |first| first.saturating_sub(1));
+                // What memory has is taken from there, what is older from disk: also seconds of a clock that stood elsewhere then.
+                let mut from = after;
                 if let Some(dir) = dir {
-                    files(dir, after, first.min(to), take)?;
+                    let hour_ago = stats::now().saturating_sub(stats::SECONDS_MAX as u64);
+                    let first =
+                        stats::first_second().map_or(to, |first| first.saturating_sub(1).max(hour_ago));
+                    from = first.min(to).max(after);
+                    files(dir, after, from, take)?;
                 }
                 let legend = Legend::own();
-                stats::seconds(after, to).for_each(|second| take(&second, &legend));
+                stats::seconds(from, to).for_each(|second| take(&second, &legend));
             }
         }
         Ok(())

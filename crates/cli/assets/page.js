@@ -3,7 +3,7 @@
 
 import { Chart } from "/chart.js";
 import { Hardware } from "/hardware.js";
-import { ask, clock, copy, when } from "/words.js";
+import { ask, clock, copy, lasting, when } from "/words.js";
 
 const CHARTS_MAX = 16;
 const FIRST = ["file.ops[client]", "file.ops[latency]", "file.bytes[file]", "strip.ops[pdisk]"];
@@ -50,7 +50,7 @@ class Page {
     document.addEventListener("visibilitychange", () => { this.stream(); if (!document.hidden) this.reload(); });
     let wait;
     addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(() => this.redraw(), 100); });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    for (const of of ["(prefers-color-scheme: dark)", "print"]) matchMedia(of).addEventListener("change", () => this.redraw());
   }
 
   says(text, wrong = false) {
@@ -230,7 +230,11 @@ class Page {
     at("pause").textContent = this.pinned ? "Live" : "Pause";
     at("pause").setAttribute("aria-pressed", !!this.pinned);
     at("when").className = this.pinned ? "paused" : "live";
-    at("span").value = SPANS.includes(this.span) ? this.span : "";
+    // One that a zoom or a link has made stands in the list for as long as it is shown.
+    const other = SPANS.includes(this.span) ? null : new Option(lasting(this.span), this.span);
+    at("span").querySelector("[data-other]")?.remove();
+    if (other) { other.dataset.other = ""; at("span").prepend(other); }
+    at("span").value = this.span;
   }
 
   view(name) {

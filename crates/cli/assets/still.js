@@ -43,7 +43,7 @@ class File {
     this.words();
     let wait;
     addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(() => this.redraw(), 100); });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    for (const of of ["(prefers-color-scheme: dark)", "print"]) matchMedia(of).addEventListener("change", () => this.redraw());
   }
 
   window() { return this.shown; }

@@ -45,6 +45,13 @@ export function when(seconds, span) {
   return `${at.toLocaleDateString([], { month: "short", day: "numeric" })} ${at.toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" })}`;
 }
 
+/** How long a time is. */
+export function lasting(seconds) {
+  const [scale, unit] = seconds >= 86_400 ? [86_400, "day"] : seconds >= 3600 ? [3600, "h"] : seconds >= 60 ? [60, "min"] : [1, "s"];
+  const number = +(seconds / scale).toFixed(1);
+  return `${number} ${unit}${unit === "day" && number !== 1 ? "s" : ""}`;
+}
+
 /** A value as a query takes it. */
 export function quoted(value) {
   return /[|\]"\\]/.test(value) || value.trim() !== value || value === ""

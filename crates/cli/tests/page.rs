@@ -61,22 +61,27 @@ fn pictures() -> PathBuf {
     place
 }
 
-/// The same in light, in dark, and at phone width.
+/// The same in light, in dark, at phone width, and as it is printed by who looks at it in dark.
 fn pictured(browser: &Browser, name: &str) {
     let place = pictures();
     let settle = "return new Promise((done) => { scrollTo(0, 0); requestAnimationFrame(() => requestAnimationFrame(done)); })";
-    for (form, scheme, size) in
-        [("light", "light", (1280, 900)), ("dark", "dark", (1280, 900)), ("phone", "light", (390, 1400))]
-    {
-        browser.scheme(scheme);
+    for (form, scheme, media, size) in [
+        ("light", "light", "screen", (1280, 900)),
+        ("dark", "dark", "screen", (1280, 900)),
+        ("phone", "light", "screen", (390, 1400)),
+        ("print", "dark", "print", (800, 1100)),
+    ] {
+        browser.scheme(scheme, media);
         browser.size(size.0, size.1);
         std::thread::sleep(Duration::from_millis(250)); // it draws anew a moment after its size has changed
         browser.js(settle);
         browser.picture(&place.join(format!("{name}-{form}.png")));
         let (inner, outer) = (browser.js("return document.documentElement.scrollWidth"), size.0);
         assert!(inner.as_u64() <= Some(outer.into()), "{name} {form} is {inner} wide, the window {outer}");
+        let paper = browser.js("return getComputedStyle(document.body).backgroundColor");
+        assert_eq!(paper == "rgb(255, 255, 255)", form != "dark", "{name} {form}: {paper}");
     }
-    browser.scheme("light");
+    browser.scheme("light", "screen");
     browser.size(1280, 900);
     std::thread::sleep(Duration::from_millis(400)); // what is clicked next must not move meanwhile
     browser.js(settle);
@@ -226,6 +231,8 @@ fn as_if_live(browser: &Browser, dir: &str, place: &Path) {
     browser.until("!document.getElementById('recorded').hidden && ropewalk.charts[0]?.rows.size === 2");
     let begun = browser.js("return ropewalk.newest ?? ropewalk.window()[1]").as_f64().unwrap();
     browser.until(&format!("ropewalk.newest >= {begun} + 6"));
+    let said = browser.js("return document.getElementById('span').selectedOptions[0].textContent");
+    assert_eq!(said, "30 s", "a time that is not in the list");
     // No second of it is passed over.
     browser.until("ropewalk.charts[0].recorded.slice(-5).every((n) => n > 0)");
     assert_eq!(http(port, "GET", "/api/hardware", &[], "").0, 400);
@@ -339,6 +346,11 @@ fn counted_as_by_fio(browser: &Browser, port: u16, file: &Path) {
             "{of}: fio says {fio} us, the page below {ours} us"
         );
     }
+    // Nobody uses the file any more: the time goes on, and nothing is wrong with that.
+    browser.js("globalThis.begun = ropewalk.newest; globalThis.wrong = 0; \
+        new MutationObserver(() => { wrong += document.querySelectorAll('.says.wrong').length }).observe(document.body, { subtree: true, childList: true, attributes: true })");
+    browser.until("ropewalk.newest >= begun + 6 && ropewalk.charts[0].times.at(-1) >= ropewalk.newest - 1");
+    assert_eq!(browser.js("return wrong"), 0, "{}", browser.text());
 }
 
 /// A minute of 16 processes, as lines and as a heat map; and a day, with a new name every ten seconds.

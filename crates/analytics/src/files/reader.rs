@@ -71,32 +71,56 @@ pub struct Part {
     pub to: u64,
 }
 
-/// Divides the time (`after`, `to`] among the tiers: each part from the finest that reaches so far back.
-pub fn parts(dir: &Path, after: u64, to: u64) -> io::Result<Vec<Part>> {
-    let mut firsts = [None; 3];
-    for (first, tier) in firsts.iter_mut().zip(Tier::ALL) {
-        *first = tier::files(dir, tier)?.first().map(|file| file.begin);
-    }
-    Ok(divide(firsts, after, to))
-}
+/// Times of which a tier has files without a break, in order: (where the first begins, where the last can end at most).
+type Runs = Vec<(u64, u64)>;
 
-/// `firsts`: where each tier begins.
-fn divide(firsts: [Option<u64>; 3], after: u64, mut to: u64) -> Vec<Part> {
-    let mut parts = Vec::new();
-    for (at, tier) in Tier::ALL.into_iter().enumerate() {
-        let Some(first) = firsts[at] else { continue };
-        // Where a coarser one reaches further back, this one begins with a whole record of it.
-        let coarser = (at + 1..3).find_map(|next| {
-            let unit = Tier::ALL[next].resolution();
-            firsts[next].filter(|begin| *begin < first / unit * unit).map(|_| first.div_ceil(unit) * unit)
-        });
-        let begin = coarser.unwrap_or(0).max(after);
-        if begin < to {
-            parts.push(Part { tier, after: begin, to });
-            to = begin;
+/// Divides the time (`after`, `to`] among the tiers: each part from the finest that has it. A file covers a bounded time, so one
+/// from a clock that stood elsewhere for a moment (a machine that starts in 1970) says nothing of the years up to the next.
+pub fn parts(dir: &Path, after: u64, to: u64) -> io::Result<Vec<Part>> {
+    let mut all: [Runs; 3] = Default::default();
+    for (runs, tier) in all.iter_mut().zip(Tier::ALL) {
+        for file in tier::files(dir, tier)? {
+            let end = file.begin.saturating_add(tier.file_seconds());
+            match runs.last_mut() {
+                Some(last) if file.begin <= last.1 => last.1 = end,
+                _ => runs.push((file.begin, end)),
+            }
         }
     }
-    parts
+    let mut found = Vec::new();
+    divide(&all, 0, after, to, &mut found);
+    Ok(found)
+}
+
+/// The same from tier `at` on, the newest first.
+fn divide(all: &[Runs; 3], at: usize, after: u64, mut to: u64, into: &mut Vec<Part>) {
+    let Some(tier) = Tier::ALL.get(at).copied() else { return };
+    for &(first, end) in all[at].iter().rev() {
+        // Where a coarser one reaches further back, this one begins with a whole record of it, and the coarser one with a whole
+        // one after its end.
+        let coarser = (at + 1..3).find_map(|next| {
+            let unit = Tier::ALL[next].resolution();
+            let covers = |run: &(u64, u64)| run.0 < first / unit * unit && run.1 >= first;
+            all[next].iter().any(covers).then(|| first.div_ceil(unit) * unit)
+        });
+        let begin = coarser.unwrap_or(first).max(after);
+        if begin >= to || end <= after {
+            continue;
+        }
+        let unit = Tier::ALL.get(at + 1).map_or(1, |next| next.resolution());
+        let end = end.div_ceil(unit) * unit;
+        if end < to {
+            divide(all, at + 1, end, to, into);
+        }
+        let end = end.min(to);
+        if end / tier.resolution() > begin / tier.resolution() {
+            into.push(Part { tier, after: begin, to: end });
+        }
+        to = begin;
+    }
+    if after < to {
+        divide(all, at + 1, after, to, into);
+    }
 }
 
 #[cfg(test)]
@@ -110,16 +134,40 @@ mod tests {
     #[test]
     fn each_part_of_a_time_from_the_finest_that_has_it() {
         use Tier::{Hour, Minute, Second};
-        let firsts = [Some(100_030), Some(50_040), Some(7200)];
-        assert_eq!(divide(firsts, 100_100, 100_200), [part(Second, 100_100, 100_200)]);
+        let divided = |runs: [&[(u64, u64)]; 3], after, to| {
+            let mut found = Vec::new();
+            divide(&runs.map(<[_]>::to_vec), 0, after, to, &mut found);
+            found
+        };
+        let runs: [&[(u64, u64)]; 3] = [&[(100_030, 101_000)], &[(50_040, 250_000)], &[(7200, 8_000_000)]];
+        assert_eq!(divided(runs, 100_100, 100_200), [part(Second, 100_100, 100_200)]);
         assert_eq!(
-            divide(firsts, 0, 100_200),
-            [part(Second, 100_080, 100_200), part(Minute, 50_400, 100_080), part(Hour, 0, 50_400)]
+            divided(runs, 0, 100_200),
+            [part(Second, 100_080, 100_200), part(Minute, 50_400, 100_080), part(Hour, 7200, 50_400)]
         );
-        assert_eq!(divide(firsts, 20_000, 30_000), [part(Hour, 20_000, 30_000)]);
+        assert_eq!(divided(runs, 20_000, 30_000), [part(Hour, 20_000, 30_000)]);
         // A young history: its minutes say nothing that its seconds do not.
-        let young = [Some(100_030), Some(99_960 + 60), Some(97_200)];
-        assert_eq!(divide(young, 0, 100_200), [part(Second, 0, 100_200)]);
-        assert_eq!(divide([None; 3], 0, 100), []);
+        let young: [&[(u64, u64)]; 3] =
+            [&[(100_030, 101_000)], &[(99_960 + 60, 250_000)], &[(97_200, 8_000_000)]];
+        assert_eq!(divided(young, 0, 100_200), [part(Second, 100_030, 100_200)]);
+        assert_eq!(divided([&[], &[], &[]], 0, 100), []);
+        // A clock that stood at 1970 for a moment, on a machine that has recorded for weeks.
+        let started: [&[(u64, u64)]; 3] = [
+            &[(7, 907), (2_000_030, 2_001_000)],
+            &[(0, 172_800), (1_000_020, 2_172_820)],
+            &[(900_000, 9_000_000)],
+        ];
+        assert_eq!(
+            divided(started, 950_000, 2_000_300),
+            [
+                part(Second, 2_000_040, 2_000_300),
+                part(Minute, 1_000_800, 2_000_040),
+                part(Hour, 950_000, 1_000_800)
+            ]
+        );
+        assert_eq!(divided(started, 0, 500), [part(Second, 7, 500)]);
+        // No part twice, none left out that a tier has.
+        let all = divided(started, 0, 2_000_300);
+        assert!(all.windows(2).all(|two| two[1].to <= two[0].after), "{all:?}");
     }
 }

@@ -54,14 +54,18 @@ impl Tier {
         }
     }
 
-    /// When a file gives way to the next: bytes, and the seconds that it covers.
-    pub fn file_max(self, all: u64) -> (u64, u64) {
-        let seconds = match self {
+    /// When a file gives way to the next: bytes.
+    pub fn file_bytes(self, all: u64) -> u64 {
+        (self.share(all) / 8).min(FILE_BYTES_MAX)
+    }
+
+    /// Seconds that a file covers, at most.
+    pub fn file_seconds(self) -> u64 {
+        match self {
             Tier::Second => 900,
             Tier::Minute => 2 * 86_400,
             Tier::Hour => 90 * 86_400,
-        };
-        ((self.share(all) / 8).min(FILE_BYTES_MAX), seconds)
+        }
     }
 }
 
@@ -105,9 +109,12 @@ pub fn path(dir: &Path, tier: Tier, begin: u64, nth: u32) -> PathBuf {
     dir.join(format!("{}-{begin:012}.{nth}{ENDING}", tier.word()))
 }
 
-/// Removes the oldest files until a tier has room for `more` bytes within its share of `all`.
-pub fn make_room(dir: &Path, tier: Tier, all: u64, more: u64) -> io::Result<()> {
+/// Removes files until a tier has room for `more` bytes within its share of `all`, for a file that begins at `begin`: the oldest,
+/// but first those that begin after it. They were written while the clock was ahead; as the newest they would stay for ever, in
+/// the place of what is recorded now.
+pub fn make_room(dir: &Path, tier: Tier, all: u64, more: u64, begin: u64) -> io::Result<()> {
     let mut there = files(dir, tier)?;
+    there.sort_by_key(|file| file.begin <= begin);
     let mut bytes: u64 = there.iter().map(|file| file.bytes).sum();
     let share = tier.share(all);
     while !there.is_empty() && (bytes + more > share || there.len() >= FILES_MAX) {
@@ -131,7 +138,7 @@ mod tests {
     fn the_oldest_of_its_own_tier_give_way_and_no_more_than_must() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        make_room(&dir.join("nothing"), Tier::Second, 0, 1).unwrap();
+        make_room(&dir.join("nothing"), Tier::Second, 0, 1, 900).unwrap();
         for begin in [900, 100, 500] {
             fs::write(path(dir, Tier::Second, begin, 0), [0; 100]).unwrap();
             fs::write(path(dir, Tier::Minute, begin, 0), [0; 100]).unwrap();
@@ -140,17 +147,30 @@ mod tests {
         fs::write(dir.join("origin"), [0; 1000]).unwrap();
 
         // Seconds have a quarter: 400 bytes, 310 of them taken.
-        make_room(dir, Tier::Second, 1600, 90).unwrap();
+        make_room(dir, Tier::Second, 1600, 90, 900).unwrap();
         assert_eq!(begins(dir, Tier::Second), [100, 100, 500, 900]);
-        make_room(dir, Tier::Second, 1600, 91).unwrap();
+        make_room(dir, Tier::Second, 1600, 91, 900).unwrap();
         assert_eq!(begins(dir, Tier::Second), [100, 500, 900], "the first of two that begin alike");
-        make_room(dir, Tier::Second, 1600, 200).unwrap();
+        make_room(dir, Tier::Second, 1600, 200, 900).unwrap();
         assert_eq!(begins(dir, Tier::Second), [500, 900]);
         // What can never fit takes all, and ends.
-        make_room(dir, Tier::Second, 0, 1).unwrap();
+        make_room(dir, Tier::Second, 0, 1, 900).unwrap();
         assert!(begins(dir, Tier::Second).is_empty());
         assert_eq!(begins(dir, Tier::Minute), [100, 500, 900], "another tier's stay");
         assert!(dir.join("origin").exists());
+    }
+
+    #[test]
+    fn what_was_written_while_the_clock_was_ahead_goes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        for begin in [100, 500, 31_000_500, 31_000_100] {
+            fs::write(path(dir, Tier::Second, begin, 0), [0; 100]).unwrap();
+        }
+        make_room(dir, Tier::Second, 1600, 100, 900).unwrap();
+        assert_eq!(begins(dir, Tier::Second), [100, 500, 31_000_500]);
+        make_room(dir, Tier::Second, 1600, 300, 900).unwrap();
+        assert_eq!(begins(dir, Tier::Second), [500], "and then the oldest, as ever");
     }
 
     #[test]
@@ -159,7 +179,7 @@ mod tests {
         for begin in 0..FILES_MAX as u64 {
             fs::write(path(dir.path(), Tier::Hour, begin, 0), []).unwrap();
         }
-        make_room(dir.path(), Tier::Hour, 1 << 30, 1).unwrap();
+        make_room(dir.path(), Tier::Hour, 1 << 30, 1, 9999).unwrap();
         let left = begins(dir.path(), Tier::Hour);
         assert_eq!((left.len(), left[0]), (FILES_MAX - 1, 1));
     }

@@ -244,10 +244,13 @@ impl Writer {
         let now = stats::now();
         let end_of = |tier: Tier| -> io::Result<u64> {
             let mut end = 0;
-            if let Some(newest) = tier::files(&self.dir, tier)?.last() {
-                reader::file(&newest.path, &mut |second, _| end = end.max(second.at))?;
+            // What a clock that was ahead has left says nothing of the present.
+            if let Some(newest) = tier::files(&self.dir, tier)?.iter().rfind(|file| file.begin < now) {
+                reader::file(&newest.path, &mut |second, _| {
+                    end = end.max(if second.at <= now { second.at } else { 0 });
+                })?;
             }
-            Ok(end.min(now))
+            Ok(end)
         };
         let (minutes, hours) = (end_of(Tier::Minute)?, end_of(Tier::Hour)?);
         let mut whole = Vec::new();
@@ -285,16 +288,27 @@ impl Writer {
             self.last = now;
         }
         for second in stats::seconds(self.last, now) {
-            let at = second.at;
             let second = self.numbers.own(second);
-            self.parts[0].waiting.push_back(second);
-            self.parts[0].write(&self.dir, &self.origin, &self.numbers.legend, all).inspect_err(|_| {
-                // Memory has it still.
-                self.parts[0].waiting.clear();
-            })?;
-            self.last = at;
-            self.merge_last();
+            self.take(second, all)?;
         }
+        self.write_whole(all)
+    }
+
+    /// Writes a second, and adds it to its minute.
+    fn take(&mut self, second: Second, all: u64) -> io::Result<()> {
+        let at = second.at;
+        self.parts[0].waiting.push_back(second);
+        self.parts[0].write(&self.dir, &self.origin, &self.numbers.legend, all).inspect_err(|_| {
+            // Memory has it still.
+            self.parts[0].waiting.clear();
+        })?;
+        self.last = at;
+        self.merge_last();
+        Ok(())
+    }
+
+    /// Writes the minutes and hours that are whole.
+    fn write_whole(&mut self, all: u64) -> io::Result<()> {
         for part in &mut self.parts[1..] {
             part.write(&self.dir, &self.origin, &self.numbers.legend, all)?;
         }
@@ -327,7 +341,7 @@ impl Part {
     }
 
     fn write_all(&mut self, dir: &Path, origin: &Origin, legend: &Legend, all: u64) -> io::Result<()> {
-        let (bytes_max, seconds_max) = self.tier.file_max(all);
+        let (bytes_max, seconds_max) = (self.tier.file_bytes(all), self.tier.file_seconds());
         while let Some(second) = self.waiting.front() {
             let begin = second.at - self.tier.resolution().min(second.at);
             let fits = |open: &Open| {
@@ -337,7 +351,7 @@ impl Part {
                 if let Some(before) = self.open.take() {
                     before.file.sync_data()?;
                 }
-                tier::make_room(dir, self.tier, all, bytes_max)?;
+                tier::make_room(dir, self.tier, all, bytes_max, begin)?;
                 ended::keep_within(dir, all)?;
                 self.open = Some(Open::make(dir, self.tier, begin)?);
             }
@@ -444,3 +458,6 @@ fn cut(path: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -155,7 +155,7 @@ pub enum Command {
 Keys: 1-5 views; Enter drills into a line, Backspace goes back; c client, f file, u user, o operation, s size, l latency, p pdisk, n node:
 what to break down by; left and right: what to sort by; / filters lines; q ends.")]
     Top(Top),
-    /// What happened in every second of the last hour: by client, file, operation, size and latency
+    /// What happened in every second, now and back in time: by client, file, operation, size and latency
     #[command(subcommand)]
     Analytics(Analytics),
     /// Tunables

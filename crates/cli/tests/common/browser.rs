@@ -150,10 +150,10 @@ impl Browser {
         self.cdp("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// `light` or `dark`.
-    pub fn scheme(&self, scheme: &str) {
+    /// `light` or `dark`, on a screen or as it is printed.
+    pub fn scheme(&self, scheme: &str, media: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.cdp("Emulation.setEmulatedMedia", json!({ "features": features }));
+        self.cdp("Emulation.setEmulatedMedia", json!({ "media": media, "features": features }));
     }
 
     /// What a function body of JavaScript returns.

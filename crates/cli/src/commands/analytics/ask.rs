@@ -23,6 +23,9 @@ use crate::{
     output,
 };
 
+/// What no file is recorded as.
+const NO_FILE: &str = "0:18446744073709551615";
+
 /// Which time is asked about, seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -32,6 +35,9 @@ pub struct Span {
     pub to_ago: u64,
     /// A figure for each step of so long; 0: one for all.
     pub step: u64,
+    /// Whether a filter may name a file that nobody used in that time. It is a mistake where one asks once; where each new
+    /// second is asked for, the file is idle.
+    pub idle_files: bool,
 }
 
 impl Span {
@@ -48,14 +54,19 @@ impl Span {
                 date_time(now.saturating_sub(to))
             );
         }
-        Ok(Span { from_ago: from, to_ago: to, step })
+        Ok(Span { from_ago: from, to_ago: to, step, idle_files: false })
     }
 
     /// The same from a whole unit on, in steps of whole units.
     fn widened(self, now: u64, unit: u64) -> Span {
         let begin = now.saturating_sub(self.from_ago) / unit * unit;
         let end = now.saturating_sub(self.to_ago).div_ceil(unit) * unit;
-        Span { from_ago: now - begin, to_ago: now.saturating_sub(end), step: self.step.div_ceil(unit) * unit }
+        Span {
+            from_ago: now - begin,
+            to_ago: now.saturating_sub(end),
+            step: self.step.div_ceil(unit) * unit,
+            ..self
+        }
     }
 }
 
@@ -355,7 +366,7 @@ impl Watch {
                     "pool" | "node" => self.names.pdisks_of(dimension, &want.text)?,
                     "fs" => vec![self.names.fs_of(&want.text)?],
                     // As it is shown.
-                    "user" => vec![want.text.strip_prefix("uid ").unwrap_or(&want.text).to_owned()],
+                    "user" => vec![user_of(&want.text)?],
                     _ => vec![want.text.clone()],
                 };
                 let bucket = want.bucket;
@@ -414,6 +425,9 @@ impl Watch {
             _ => None,
         });
         let found: Vec<String> = found.collect();
+        if found.is_empty() && span.idle_files {
+            return Ok(vec![NO_FILE.to_owned()]);
+        }
         if found.is_empty() {
             let mut known: Vec<String> = Vec::new();
             for shown in answer.rows.iter().map(|(key, _)| self.names.show(dimension, &key[0])) {
@@ -432,6 +446,17 @@ impl Watch {
             bail!("no {dimension} {path:?} was used in that time; the first of those that were: {known}");
         }
         Ok(found)
+    }
+}
+
+/// The number of a user, as it is shown or by itself.
+fn user_of(text: &str) -> Result<String> {
+    let number = text.strip_prefix("uid ").unwrap_or(text);
+    match number.parse::<u32>() {
+        Ok(number) => Ok(number.to_string()),
+        Err(_) => bail!(
+            "users are recorded by their numbers: write [user=1000], not {text:?}; `id -u NAME` tells it"
+        ),
     }
 }
 

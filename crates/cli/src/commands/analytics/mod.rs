@@ -92,7 +92,7 @@ fn export_worksheet(args: &WorksheetExport) -> Result<()> {
         for chart in &charts {
             // As time passes it is longer ago.
             let later = watch.now() - now;
-            let span = Span { from_ago: span.from_ago + later, to_ago: span.to_ago + later, step };
+            let span = Span { from_ago: span.from_ago + later, to_ago: span.to_ago + later, step, ..span };
             sheet.charts.push(watch.ask(chart, span, args.rows).await.with_context(|| chart.clone())?);
         }
         Ok(sheet.with_events(&watch).await)
