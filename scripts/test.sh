@@ -18,10 +18,10 @@ run() {
   cargo test --workspace --no-fail-fast "$@"
 }
 
-# named FILE...: arguments that choose these test programs.
+# named FILE...: arguments that choose these test programs; one in a directory of its own has its name.
 named() {
   local file
-  for file in "$@"; do echo --test "$(basename "$file" .rs)"; done
+  for file in "${@%/main.rs}"; do echo --test "$(basename "$file" .rs)"; done
 }
 
 # Examples are programs that the tests of the mount call.
@@ -34,7 +34,7 @@ measuring=(crates/lab/tests/*.rs crates/cli/tests/{lab_nodes,lab_runs,perf}.rs)
 clusters=$(named crates/cli/tests/*.rs | sort -u | grep -vxF -f <(named "${alone[@]}" "${measuring[@]}"))
 computing=$(named simulation token_model)
 clusters=$(grep -vxF -f <(echo "$computing") <<<"$clusters")
-libraries=$(named crates/*/tests/*.rs | sort -u | grep -vxF -f <(echo "$clusters"; echo "$computing"; named "${alone[@]}" "${measuring[@]}"))
+libraries=$(named crates/*/tests/{*.rs,*/main.rs} | sort -u | grep -vxF -f <(echo "$clusters"; echo "$computing"; named "${alone[@]}" "${measuring[@]}"))
 
 # Three streams. fsx, which computes: not at 19, beside those who compute each message would wait for a CPU, and leases are of seconds.
 # timeout hands a signal on to all that it runs.

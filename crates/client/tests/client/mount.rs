@@ -1,8 +1,4 @@
 //! What a mount takes over from the cluster's tunables before anything is read or written.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -11,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::until;
 use base::{Epoch, FsId, Grant, PoolId, SessionId};
 use bytes::Bytes;
 use client::{BoxFuture, Client, ClientConfig, MountError, Tunables};
 use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
-use support::until;
 use wire::{
     map::{ClusterMap, FsEntry, PoolEntry},
     mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},

@@ -1,15 +1,11 @@
 //! Names made ahead of the manager (docs/names-ahead.md), over parts in memory. The manager there refuses, by a panic, an inode
 //! number that is used twice or out of order, a name that is made twice, and a file without its directory; the test's pdisks have
 //! nothing of what it does not know.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Errno, SetAttrs, Tunables};
-use support::{BLOCK, RW, World, small, until};
 use wire::mgr::{Attr, Change, FileKind, MgrRequest};
 
 fn ahead() -> Tunables {

@@ -1,17 +1,13 @@
 //! Random operations on files against plain byte arrays: what is read is always what was written, also
 //! after a remount; after a crash what was fsynced is there and nothing else is mixed in.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
-mod support;
-
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
+use crate::support::{BLOCK, RW, Rng, World, small};
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs};
-use support::{BLOCK, RW, Rng, World, small};
 use wire::mgr::FileKind;
 
 const FILES: u64 = 3;

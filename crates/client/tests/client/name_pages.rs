@@ -1,14 +1,10 @@
 //! Many names of a directory are asked for one after the other: it is listed a page at a time beside, and what the mount does
 //! to its names meanwhile counts.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::atomic::Ordering::SeqCst;
 
+use crate::support::{World, small, until};
 use base::InodeNo;
 use client::{Client, Errno};
-use support::{World, small, until};
 use wire::mgr::{FileKind, MgrRequest};
 
 const FILES: u64 = 100;

@@ -1,14 +1,10 @@
 //! Changes at the manager whose answers do not come: nothing is believed of what they may have changed, and nothing
 //! that was acknowledged is lost by them.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
-use support::{BLOCK, RW, World, small, until};
 use tokio::task::JoinSet;
 use wire::mgr::FileKind;
 

@@ -1,17 +1,13 @@
 //! What the client promises besides the right bytes: when it asks the manager, what it sends to the
 //! pdisks, how errors come out, and that its bounds hold.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::atomic::Ordering::SeqCst,
     time::{Duration, Instant},
 };
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, OpenFlags, Privileges, SetAttrs, Tunables};
-use support::{BLOCK, RW, World, small, until};
 use wire::mgr::{FileKind, Timestamp};
 
 /// Nothing happens by age.

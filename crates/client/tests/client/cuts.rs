@@ -1,14 +1,10 @@
 //! Reads that are under way while the same mount cuts off, or punches, what they read: they see bytes, zeros or the end of the
 //! file, and no error.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Fallocate, Handle, Privileges, SetAttrs};
-use support::{BLOCK, RW, World, small, until};
 use wire::mgr::FileKind;
 
 const BLOCK64: u64 = BLOCK as u64;

@@ -1,16 +1,12 @@
 //! A session that has ended: nothing of it can succeed any more, so nobody waits in it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::atomic::Ordering::SeqCst,
     time::{Duration, Instant},
 };
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
-use support::{BLOCK, RW, World, small, until};
 use wire::mgr::FileKind;
 
 /// What calls would wait for otherwise.

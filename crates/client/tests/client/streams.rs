@@ -1,14 +1,10 @@
 //! What is read ahead, kept and given up: streams in both directions and with steps, hints, thresholds,
 //! changes of tunables while the client runs.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
+use crate::support::{BLOCK, RW, Rng, World, small, until};
 use base::InodeNo;
 use client::{Access, Client, Handle, PoolUse, Tunables};
-use support::{BLOCK, RW, Rng, World, small, until};
 use wire::mgr::FileKind;
 
 const FILE: u64 = 64 * BLOCK as u64;

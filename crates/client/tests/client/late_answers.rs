@@ -1,14 +1,10 @@
 //! Answers that arrive when who asked has gone on: the file was cut, punched, written or removed meanwhile, by himself or by
 //! somebody else on the mount. Nothing old may appear, and nothing that was acknowledged may go.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
 use client::{Client, Fallocate, Handle, Privileges, SetAttrs, Tunables};
-use support::{BLOCK, RW, World, small, until};
 use wire::mgr::{Change, FileKind, MgrRequest};
 
 /// Nothing happens by age.

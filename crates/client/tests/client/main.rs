@@ -1,0 +1,16 @@
+//! The client over parts in memory: one program, since each would hold all that is generic of the client once more.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod ahead;
+mod cuts;
+mod habits;
+mod late_answers;
+mod model;
+mod mount;
+mod name_pages;
+mod session_end;
+mod streams;
+mod unanswered;
