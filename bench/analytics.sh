@@ -4,6 +4,8 @@
 # env: REPEAT=5  SECONDS_EACH=10  JOBS=4 (threads of the load)  DATA=/dev/shm/ropewalk-analytics  RW=BINARY  BUILD=0
 # The load is fio: 4 KiB random reads through a mount, direct, of a file that is in its page pool: small operations, as many as the machine gives.
 # Before that what recording an operation costs by itself (crates/base/examples/recording.rs), three times.
+# At the end, where perf is there, the share of the mount's CPU by samples: what single operations are recorded by, and the threads that
+# keep the history. Turns differ by more than the cost as soon as anything else uses the machine; samples do not.
 # Printed: operations a second and CPU of the mount's process for each turn, the medians, and what the mount itself says that counting took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,3 +53,12 @@ done
 awk -v a="$(median yes 2)" -v ca="$(median yes 3)" -v b="$(median no 2)" -v cb="$(median no 3)" \
   'BEGIN { printf "CPU of the mount for each operation: %+.2f %% with counting\n", (ca / a) / (cb / b) * 100 - 100 }'
 cat "$OUT/said"
+if command -v perf > /dev/null; then
+  turn yes > /dev/null &
+  sleep 14 # the load runs
+  perf record -q -o "$OUT/perf.data" -e cpu-clock -F 4000 -p "$PID" sleep "$((SECONDS_EACH > 4 ? SECONDS_EACH - 3 : 1))"
+  wait
+  report() { perf report -i "$OUT/perf.data" --stdio --no-children --sort "$1" 2> /dev/null | grep -v '^#'; }
+  { report symbol | grep -E 'stats::operations::|Histogram::record'; report comm | grep -E ' (statistics|history|usage)'; } \
+    | awk '{ sub("%", "", $1); sum += $1 } END { printf "by samples: %.2f %% of the CPU of the mount\n", sum }'
+fi

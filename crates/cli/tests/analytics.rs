@@ -472,7 +472,9 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     fs::remove_dir_all(cluster.dir().join("analytics/n2")).unwrap();
     let output = ropewalk(&["analytics", "query", "strip.ops[process]", "--dir", dir, "--json"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("do not answer: n2"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    // On a busy machine others may be late as well.
+    assert!(said.split_once("do not answer: ").is_some_and(|(_, who)| who.contains("n2")), "{said}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let silent = found["processes"].as_array().unwrap().iter().find(|p| p["process"] == "n2").unwrap();
     assert_eq!((&silent["answers"], &silent["recorded_s"]), (&false.into(), &Value::Null));
