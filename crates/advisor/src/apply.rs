@@ -405,8 +405,8 @@ fn settable(fact: &str) -> Result<Settable, ApplyError> {
 /// The value in force: of a file with choices the chosen one, of a policy with its number the name.
 fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyError> {
     let path = root.join(&settable.file);
-    let text = match settable.ethtool() {
-        Some((device, knob)) => knob.read(root, &settable.file, device),
+    let text = match settable.program() {
+        Some(program) => program.read(root, &settable.file),
         None => fs::read_to_string(&path),
     };
     let text = text.map_err(|source| io_error(fact, "read", path, source))?;
@@ -420,8 +420,8 @@ fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyErr
 fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<(), ApplyError> {
     let path = root.join(&settable.file);
     crash::point();
-    let written = match settable.ethtool() {
-        Some((device, knob)) => knob.write(root, &settable.file, device, value),
+    let written = match settable.program() {
+        Some(program) => program.write(root, &settable.file, value),
         None if is_live(root) || is_kernels(&path) => fs::OpenOptions::new()
             .write(true)
             .open(&path)

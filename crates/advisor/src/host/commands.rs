@@ -9,6 +9,7 @@ use super::reader::Reader;
 use crate::{
     dumps,
     facts::{Origin, Path, Value},
+    shaping,
 };
 
 /// Interfaces and disks that are asked; further ones are not.
@@ -85,6 +86,9 @@ fn disciplines(r: &mut Reader<'_>) {
             let origin = || Origin::at(words.join(" "), at + 1);
             r.facts.insert(["net", interface, "qdisc"], *kind, origin());
             r.facts.insert(["net", interface, "qdisc_options"], options.join(" "), origin());
+            if let Some(shaper) = shaping::of(&text, interface) {
+                r.facts.insert(["net", interface, "shaper"], shaper, origin());
+            }
         }
     }
 }
