@@ -331,19 +331,23 @@ fn in_force(root: &Path, change: &Changed) -> Result<(), ApplyError> {
 }
 
 /// Writes our files again after these were taken back. tuned gives a value back that it found when it began with ours, and that
-/// may be ours: it is taken back once more.
+/// may be ours: it is taken back once more. A value that the former profile sets otherwise by now is none of ours.
 fn stop_keeping(root: &Path, journal: &Journal, outcomes: &[Outcome]) -> Result<(), ApplyError> {
     if !keep(root, journal, None)? {
         return Ok(());
     }
-    let mut last: BTreeMap<&str, &Outcome> = BTreeMap::new();
+    let mut ours: BTreeMap<&str, Vec<&Outcome>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|o| o.what == REVERTED || o.what == UNDONE) {
-        last.insert(&outcome.fact, outcome);
+        ours.entry(&outcome.fact).or_default().push(outcome);
     }
-    for (fact, outcome) in last {
-        let settable = settable(fact)?;
+    for (fact, ours) in ours {
+        let (settable, Some(last)) = (settable(fact)?, ours.last()) else { continue };
         match read(root, fact, &settable) {
-            Ok(found) if !same(&found, &outcome.to) => write(root, fact, &settable, &outcome.to)?,
+            Ok(found) if !same(&found, &last.to) => {
+                if ours.iter().any(|outcome| same(&found, &outcome.from)) {
+                    write(root, fact, &settable, &last.to)?;
+                }
+            }
             Err(ApplyError::Io { source, .. }) if is_gone(&source) => {}
             other => drop(other?),
         }

@@ -57,7 +57,9 @@ fn words<'a>(device: &'a str, shaper: &'a str) -> Vec<&'a str> {
 /// tc is not there, or what it shows could not be put back.
 pub(crate) fn read(root: &Path, file: &str, device: &str) -> io::Result<String> {
     let listing = if is_live(root) {
-        program::output(&SHOW).ok_or_else(|| io::Error::other("tc qdisc show prints nothing"))?
+        // It prints nothing where no interface has one.
+        let nothing = || program::output(&["tc", "-V"]).map(|_| String::new());
+        program::output(&SHOW).or_else(nothing).ok_or_else(|| io::Error::other("tc is not there"))?
     } else {
         fs::read_to_string(root.join(file))?
     };

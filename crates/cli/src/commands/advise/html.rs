@@ -7,7 +7,7 @@ use advisor::{Finding, Severity};
 use anyhow::{Context as _, Result};
 use lab::report::{STYLE, escape};
 
-use super::text::{grouped, severity};
+use super::text::{grouped, severity, sure};
 use crate::output;
 
 /// Findings of one rule.
@@ -57,6 +57,7 @@ fn item(group: &[&Finding]) -> Option<Item> {
         says.push(("note", "Doing it interrupts what runs.".to_owned()));
     }
     says.extend(first.remarks.iter().map(|remark| ("note", remark.clone())));
+    says.push(("sure", sure(first.confidence, first.gain)));
     says.push(("source", first.source.clone()));
     Some(Item {
         severity: first.severity,
