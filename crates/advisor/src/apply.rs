@@ -47,8 +47,8 @@ pub enum ApplyError {
     #[error("{fact}: {what} {path}: {source}")]
     Io { fact: String, what: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "{path}, which makes settings last, cannot be changed (what is in force now: ropewalk advise history; mend this, then ropewalk \
-         advise revert): {source}"
+        "{path}, which makes settings last, cannot be changed: {source}; mend that and run the command again (what is in force now: \
+         ropewalk advise history)"
     )]
     Keep { path: PathBuf, source: io::Error },
     #[error("tuned's profile was not changed: {0}")]

@@ -99,7 +99,11 @@ pub(super) fn sure(confidence: Confidence, gain: Gain) -> String {
         Confidence::Documented => "documented",
         Confidence::Measured => "measured, or follows from what the machine itself reports",
     };
-    format!("{whence}; expected gain: {}", word(&gain))
+    let gain = match gain {
+        Gain::Outage => "that it works, or goes on working".to_owned(),
+        gain => word(&gain),
+    };
+    format!("{whence}; expected gain: {gain}")
 }
 
 /// Whether a word of a text begins so: `mtu` is none of `ksmtuned`.
