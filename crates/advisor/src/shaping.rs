@@ -24,10 +24,10 @@ pub(crate) fn of(listing: &str, device: &str) -> Option<String> {
     for line in listing.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["qdisc", kind, _, "dev", name, "root", "refcnt", _, options @ ..] if *name == device => {
-                if SHAPING.contains(kind) {
-                    shaper = [&[*kind], options].concat().join(" ");
-                }
+            ["qdisc", kind, _, "dev", name, "root", "refcnt", _, options @ ..]
+                if *name == device && SHAPING.contains(kind) =>
+            {
+                shaper = [&[*kind], options].concat().join(" ");
             }
             // What is received passes by the root.
             ["qdisc", _, _, "dev", name, "parent", parent, ..] if *name == device => {

@@ -58,6 +58,11 @@ fn files_directories_and_standard_input() {
         "{error}"
     );
     assert_eq!(some.status.code(), Some(3));
+    let packed = advise(&["-"], b"\x1f\x8b\x08\0\0\0");
+    assert!(
+        packed.status.code() == Some(3) && String::from_utf8_lossy(&packed.stderr).contains("gzip"),
+        "{packed:?}"
+    );
     let empty = tempfile::tempdir().unwrap();
     let none = advise(&[empty.path().to_str().unwrap()], b"");
     assert!(

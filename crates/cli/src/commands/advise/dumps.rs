@@ -30,6 +30,9 @@ use crate::{
 const FILES_MAX: usize = 4096;
 /// Bytes of one file; the reader cuts there as well.
 const FILE_BYTES_MAX: u64 = 17 << 20;
+/// Compressed files, by how they begin.
+const COMPRESSED: [(&str, &[u8]); 4] =
+    [("gzip", b"\x1f\x8b"), ("xz", b"\xfd7zXZ\0"), ("zstd", b"\x28\xb5\x2f\xfd"), ("bzip2", b"BZh")];
 /// Columns of the text.
 const WIDTH: usize = 100;
 /// Lines of evidence named without `--all`.
@@ -224,6 +227,10 @@ fn bytes(path: &Path) -> Result<Vec<u8>> {
             .take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)
             .with_context(reading)?;
+    }
+    let kind = COMPRESSED.iter().find(|(_, mark)| bytes.starts_with(mark));
+    if let Some((kind, _)) = kind {
+        bail!("read {}: it is compressed ({kind}): unpack it, and give what was in it", path.display());
     }
     Ok(bytes)
 }

@@ -11,7 +11,7 @@ use super::text::{grouped, severity, sure};
 use crate::output;
 
 /// Paths and commands are long: they are broken where the page ends.
-const WRAP: &str = "h1,h2,h3,p,td,li{overflow-wrap:anywhere}.wide td{white-space:normal}\n@media (max-width:40rem){.facts th{width:4.5rem}}\n";
+const WRAP: &str = "h1,h2,h3,p,td,li{overflow-wrap:anywhere}.wide td{white-space:normal}.facts th{vertical-align:top}\n@media (max-width:40rem){.facts th{width:4.5rem}}\n";
 
 /// Findings of one rule.
 pub(super) struct Item {
