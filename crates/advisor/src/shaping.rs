@@ -4,7 +4,7 @@
 use std::{fs, io, path::Path, time::Duration};
 
 use crate::{
-    host::{is_live, program},
+    host::{UNSHAPED as NONE, is_live, program, shaper_of as of},
     replace,
 };
 
@@ -12,33 +12,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What shows all disciplines: asked for one device alone it leaves the device out.
 const SHOW: [&str; 3] = ["tc", "qdisc", "show"];
-/// The value where nothing shapes.
-const NONE: &str = "none";
-const SHAPING: [&str; 2] = ["tbf", "netem"];
-
-/// What shapes the sending of an interface, as tc takes it again: `tbf rate 1Gbit burst 4Mb lat 50ms`; or `none`. Unknown if
-/// somebody has put others below it: these would be gone with it, and nobody could put them back.
-pub(crate) fn of(listing: &str, device: &str) -> Option<String> {
-    let mut shaper = NONE.to_owned();
-    let mut others_below = false;
-    for line in listing.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words.as_slice() {
-            ["qdisc", kind, _, "dev", name, "root", "refcnt", _, options @ ..]
-                if *name == device && SHAPING.contains(kind) =>
-            {
-                shaper = [&[*kind], options].concat().join(" ");
-            }
-            // What is received passes by the root.
-            ["qdisc", _, _, "dev", name, "parent", parent, ..] if *name == device => {
-                others_below |= !parent.starts_with("ffff:");
-            }
-            _ => {}
-        }
-    }
-    (shaper == NONE || !others_below).then_some(shaper)
-}
-
 /// The command that makes it so.
 pub(crate) fn command(device: &str, shaper: &str) -> String {
     words(device, shaper).join(" ")
