@@ -47,8 +47,8 @@ pub enum ApplyError {
     #[error("{fact}: {what} {path}: {source}")]
     Io { fact: String, what: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "{path}, which makes settings last, cannot be changed (what is in force now: ropewalk advise history; mend this, then ropewalk \
-         advise revert): {source}"
+        "{path}, which makes settings last, cannot be changed: {source}; mend that and run the command again (what is in force now: \
+         ropewalk advise history)"
     )]
     Keep { path: PathBuf, source: io::Error },
     #[error("tuned's profile was not changed: {0}")]
@@ -331,19 +331,23 @@ fn in_force(root: &Path, change: &Changed) -> Result<(), ApplyError> {
 }
 
 /// Writes our files again after these were taken back. tuned gives a value back that it found when it began with ours, and that
-/// may be ours: it is taken back once more.
+/// may be ours: it is taken back once more. A value that the former profile sets otherwise by now is none of ours.
 fn stop_keeping(root: &Path, journal: &Journal, outcomes: &[Outcome]) -> Result<(), ApplyError> {
     if !keep(root, journal, None)? {
         return Ok(());
     }
-    let mut last: BTreeMap<&str, &Outcome> = BTreeMap::new();
+    let mut ours: BTreeMap<&str, Vec<&Outcome>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|o| o.what == REVERTED || o.what == UNDONE) {
-        last.insert(&outcome.fact, outcome);
+        ours.entry(&outcome.fact).or_default().push(outcome);
     }
-    for (fact, outcome) in last {
-        let settable = settable(fact)?;
+    for (fact, ours) in ours {
+        let (settable, Some(last)) = (settable(fact)?, ours.last()) else { continue };
         match read(root, fact, &settable) {
-            Ok(found) if !same(&found, &outcome.to) => write(root, fact, &settable, &outcome.to)?,
+            Ok(found) if !same(&found, &last.to) => {
+                if ours.iter().any(|outcome| same(&found, &outcome.from)) {
+                    write(root, fact, &settable, &last.to)?;
+                }
+            }
             Err(ApplyError::Io { source, .. }) if is_gone(&source) => {}
             other => drop(other?),
         }
@@ -405,8 +409,8 @@ fn settable(fact: &str) -> Result<Settable, ApplyError> {
 /// The value in force: of a file with choices the chosen one, of a policy with its number the name.
 fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyError> {
     let path = root.join(&settable.file);
-    let text = match settable.ethtool() {
-        Some((device, knob)) => knob.read(root, &settable.file, device),
+    let text = match settable.program() {
+        Some(program) => program.read(root, &settable.file),
         None => fs::read_to_string(&path),
     };
     let text = text.map_err(|source| io_error(fact, "read", path, source))?;
@@ -420,8 +424,8 @@ fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyErr
 fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<(), ApplyError> {
     let path = root.join(&settable.file);
     crash::point();
-    let written = match settable.ethtool() {
-        Some((device, knob)) => knob.write(root, &settable.file, device, value),
+    let written = match settable.program() {
+        Some(program) => program.write(root, &settable.file, value),
         None if is_live(root) || is_kernels(&path) => fs::OpenOptions::new()
             .write(true)
             .open(&path)

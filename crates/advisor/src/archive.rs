@@ -134,7 +134,7 @@ fn unpack(bytes: &[u8]) -> Result<Entries, ArchiveError> {
         at = end.next_multiple_of(BLOCK);
     }
     if !entries.contains_key(MARK) {
-        return Err(other("its mark is missing"));
+        return Err(other("its mark is missing; if dumps are in it, unpack it and give the directory"));
     }
     Ok(entries)
 }

@@ -32,9 +32,11 @@ const fn knob(fact: &'static str, [shows, sets, word]: [&'static str; 3], key: &
     Knob { fact, shows, sets, word, key }
 }
 
-const KNOBS: [Knob; 6] = [
+const KNOBS: [Knob; 8] = [
     knob("gro", ["-k", "-K", "gro"], "generic-receive-offload"),
     knob("tso", ["-k", "-K", "tso"], "tcp-segmentation-offload"),
+    knob("rx_checksum", ["-k", "-K", "rx"], "rx-checksumming"),
+    knob("tx_checksum", ["-k", "-K", "tx"], "tx-checksumming"),
     knob("ring_rx", ["-g", "-G", "rx"], "RX"),
     knob("ring_tx", ["-g", "-G", "tx"], "TX"),
     knob("channels", ["-l", "-L", "combined"], "Combined"),
@@ -110,6 +112,7 @@ mod tests {
             ("ring_tx", rings, Some("512")),
             ("gro", features, Some("off")),
             ("tso", features, Some("on")),
+            ("rx_checksum", features, Some("on")),
             ("adaptive_rx", coalescing, Some("off")),
             ("channels", "Combined:", None),
             ("gro", "", None),

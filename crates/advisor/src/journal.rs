@@ -7,6 +7,8 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::crash;
 
 const DIR: &str = "var/lib/ropewalk/advise";
+/// How long another command, or a child of it that has not begun yet, may hold the lock.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -206,7 +210,12 @@ impl Journal {
             .append(true)
             .open(&lock_path)
             .map_err(io_at("open", &lock_path))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        let until = Instant::now() + PATIENCE;
+        while rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() < until {
+                thread::sleep(Duration::from_millis(20));
+                continue;
+            }
             return Err(JournalError::Busy(lock_path));
         }
         let path = dir.join("journal");

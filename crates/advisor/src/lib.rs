@@ -22,6 +22,7 @@ mod rank;
 mod replace;
 mod rule;
 mod settable;
+mod shaping;
 mod together;
 mod tuned;
 

@@ -113,7 +113,12 @@ pub(crate) fn write(
         text.push_str(lines);
     }
     let mut changed = false;
-    for file in ours(root).iter().filter(|file| !texts.contains_key(*file)) {
+    let ours = ours(root);
+    // What a crash left unfinished: NetworkManager would run it.
+    for file in &ours {
+        let _ = fs::remove_file(replace::being_made(&root.join(file)));
+    }
+    for file in ours.iter().filter(|file| !texts.contains_key(*file)) {
         let path = root.join(file);
         changed |= remove(&path).map_err(|error| (path, error))?;
     }

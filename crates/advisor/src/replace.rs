@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::crash;
@@ -13,17 +13,30 @@ use crate::crash;
 pub(crate) fn replace(path: &Path, text: &str, script: bool) -> io::Result<()> {
     let Some(dir) = path.parent() else { return Ok(()) };
     fs::create_dir_all(dir)?;
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let new = being_made(path);
+    let made = make(&new, text, script).and_then(|()| fs::rename(&new, path));
+    if made.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    made?;
+    File::open(dir)?.sync_all()?;
+    crash::point();
+    Ok(())
+}
+
+/// The file's name until it is whole. A crash may leave it.
+pub(crate) fn being_made(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+fn make(new: &Path, text: &str, script: bool) -> io::Result<()> {
+    let mut file = File::create(new)?;
     file.write_all(text.as_bytes())?;
     if script {
         // NetworkManager runs only what nobody but root can write to.
         file.set_permissions(fs::Permissions::from_mode(0o755))?;
     }
     file.sync_all()?;
-    crash::point();
-    fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()?;
     crash::point();
     Ok(())
 }

@@ -1,17 +1,20 @@
-//! Which facts can be set, by writing which file or by ethtool, and what makes that last: one line in a file of our own, in the
+//! Which facts can be set, by writing which file or by which program, and what makes that last: one line in a file of our own, in the
 //! place that the distribution reads at boot. Other files are never written.
+
+use std::io;
 
 use crate::{
     ethtool::Knob,
     facts::{Path, Value},
     host::Manager,
     permanent::Keeper,
+    shaping,
 };
 
 /// A fact that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settable {
-    /// The file to write, below the root; of what ethtool sets, the one in which a copy of the machine has what it showed.
+    /// The file to write, below the root; of what a program sets, the one in which a copy of the machine has what it showed.
     pub file: String,
     kind: Kind,
 }
@@ -23,6 +26,32 @@ enum Kind {
     File,
     Parameter { module: String, parameter: String },
     Ethtool { device: String, knob: Knob },
+    Shaping { device: String },
+}
+
+/// A program that reads and sets a value of an interface.
+pub(crate) enum Program<'a> {
+    /// ethtool, by this knob.
+    Ethtool(&'a str, Knob),
+    /// tc, what shapes its sending.
+    Shaping(&'a str),
+}
+
+impl Program<'_> {
+    /// The value in force; of a copy of a machine what the file says that the program printed.
+    pub(crate) fn read(&self, root: &std::path::Path, file: &str) -> io::Result<String> {
+        match self {
+            Program::Ethtool(device, knob) => knob.read(root, file, device),
+            Program::Shaping(device) => shaping::read(root, file, device),
+        }
+    }
+    /// Sets it.
+    pub(crate) fn write(&self, root: &std::path::Path, file: &str, value: &str) -> io::Result<()> {
+        match self {
+            Program::Ethtool(device, knob) => knob.write(root, file, device, value),
+            Program::Shaping(device) => shaping::write(root, file, device, value),
+        }
+    }
 }
 
 /// Attributes of a block device's queue that can be set.
@@ -73,6 +102,10 @@ impl Settable {
                 device,
                 name @ ("mtu" | "tx_queue_len" | "gro_flush_timeout" | "napi_defer_hard_irqs"),
             ] => Some(attribute("net", device, "class/net", name.to_owned())),
+            ["net", device, "shaper"] => Some(Settable {
+                file: "ropewalk/command/tc_qdisc_show".to_owned(),
+                kind: Kind::Shaping { device: device.to_owned() },
+            }),
             ["net", device, name] => Knob::of(name).map(|knob| Settable {
                 file: format!("ropewalk/command/ethtool_{}_{device}", knob.shows),
                 kind: Kind::Ethtool { device: device.to_owned(), knob },
@@ -113,13 +146,15 @@ impl Settable {
             Kind::Sysctl(name) if value.contains(' ') => format!("sysctl -w {name}='{value}'"),
             Kind::Sysctl(name) => format!("sysctl -w {name}={value}"),
             Kind::Ethtool { device, knob } => format!("ethtool {} {device} {} {value}", knob.sets, knob.word),
+            Kind::Shaping { device } => shaping::command(device, value),
             _ => format!("echo {value} > /{}", self.file),
         }
     }
-    /// The interface and what ethtool sets of it, if it does.
-    pub(crate) fn ethtool(&self) -> Option<(&str, Knob)> {
+    /// The program that sets it, if one does.
+    pub(crate) fn program(&self) -> Option<Program<'_>> {
         match &self.kind {
-            Kind::Ethtool { device, knob } => Some((device, *knob)),
+            Kind::Ethtool { device, knob } => Some(Program::Ethtool(device, *knob)),
+            Kind::Shaping { device } => Some(Program::Shaping(device)),
             _ => None,
         }
     }
@@ -131,7 +166,7 @@ impl Settable {
         }
     }
     /// What makes it last where the interface, if it is of one, is managed so, and where tuned makes the settings of profiles:
-    /// the place of the administrator's.
+    /// the place of the administrator's. None where nothing is needed.
     pub fn keepers(&self, manager: &Manager, tuned: Option<&str>) -> Vec<Keeper> {
         let tuned = tuned.map(str::to_owned);
         let keeper = match (&self.kind, manager, tuned) {
@@ -141,6 +176,8 @@ impl Settable {
             (Kind::File, _, Some(place)) => Keeper::TunedSysfs(place),
             (Kind::File, ..) => Keeper::Tmpfiles,
             (Kind::Parameter { .. }, ..) => Keeper::Modprobe,
+            // A boot begins without one.
+            (Kind::Shaping { .. }, ..) => return Vec::new(),
             // Its connection would set these again after udev has.
             (Kind::Attribute { attribute, .. }, Manager::NetworkManager, _)
                 if attribute == "mtu" || attribute.starts_with("bonding/") =>
@@ -175,12 +212,17 @@ impl Settable {
                 "ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", RUN+=\"/usr/sbin/ethtool {} {device} {} {value}\"",
                 knob.sets, knob.word
             ),
+            (Kind::Shaping { .. }, _) => String::new(),
             (Kind::File, _) => format!("w /{} - - - - {value}", self.file),
             (Kind::Parameter { module, parameter }, _) => format!("options {module} {parameter}={value}"),
         }
     }
     /// What makes it last, for people.
     pub fn permanent(&self, value: &str, manager: &Manager, tuned: Option<&str>) -> String {
+        if matches!(self.kind, Kind::Shaping { .. }) {
+            return "Nothing is needed: a boot begins without it. If it is back, a program sets it."
+                .to_owned();
+        }
         let said = self.keepers(manager, tuned).into_iter().map(|keeper| {
             let section =
                 keeper.head().lines().next().filter(|head| tuned.is_some() && head.starts_with('['));
@@ -232,6 +274,13 @@ mod tests {
                 "ropewalk/command/ethtool_-k_eth0",
                 "ethtool -K eth0 gro on",
                 r#"ACTION=="add", SUBSYSTEM=="net", KERNEL=="eth0", RUN+="/usr/sbin/ethtool -K eth0 gro on""#,
+            ),
+            (
+                "net.eth0.tx_checksum",
+                "on",
+                "ropewalk/command/ethtool_-k_eth0",
+                "ethtool -K eth0 tx on",
+                r#"ACTION=="add", SUBSYSTEM=="net", KERNEL=="eth0", RUN+="/usr/sbin/ethtool -K eth0 tx on""#,
             ),
             (
                 "memory.thp.enabled",

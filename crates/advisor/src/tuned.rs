@@ -19,6 +19,8 @@ const ACTIVE: &str = "etc/tuned/active_profile";
 const MODE: &str = "etc/tuned/profile_mode";
 /// What says in our profile that tuned had chosen the former one by itself.
 const CHOSEN: &str = "# tuned had chosen it by itself\n";
+/// What our profile says before the names of those that it is over.
+const OVER: &str = "summary=What ropewalk advise apply has set, over ";
 /// How long a change of profiles may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -46,7 +48,7 @@ pub enum TunedError {
 /// What tuned does beside what we ask of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tuned {
-    /// The profiles in effect, ours not among them.
+    /// The profiles in effect, ours not among them; none where ours no longer says over which it is.
     profiles: Vec<String>,
     /// Whether tuned chose them by itself.
     chosen: bool,
@@ -72,17 +74,20 @@ impl Tuned {
         let ours = !ours.is_empty();
         let mut chosen = tree.glance(MODE).is_some_and(|mode| mode == "auto");
         let text = OWN_PLACES.iter().find_map(|place| tree.glance(&profile_file(place))).unwrap_or_default();
-        if ours {
-            let includes = text.lines().find_map(|line| line.strip_prefix("include="));
-            if profiles.is_empty() {
-                profiles = includes?.split(',').map(str::trim).collect();
-            }
-            chosen = text.contains(CHOSEN.trim());
-        }
         let plain = |name: &&str| {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
         };
-        let known = !profiles.is_empty() && profiles.iter().all(plain);
+        if ours {
+            chosen = text.contains(CHOSEN.trim());
+            if profiles.is_empty() {
+                // Somebody may have taken one of these lines out; without both tuned is to choose by itself.
+                let said = |head: &str| text.lines().find_map(|line| line.strip_prefix(head));
+                let over = said("include=").or_else(|| said(OVER)).unwrap_or_default();
+                profiles = over.split([',', ' ']).map(str::trim).filter(plain).collect();
+                chosen |= profiles.is_empty();
+            }
+        }
+        let known = (ours || !profiles.is_empty()) && profiles.iter().all(plain);
         let profiles = profiles.into_iter().map(str::to_owned).collect();
         known.then(|| Tuned {
             profiles,
@@ -101,11 +106,11 @@ impl Tuned {
     /// The head of our profile.
     pub(crate) fn main(&self) -> String {
         let chosen = if self.chosen { CHOSEN } else { "" };
-        format!(
-            "[main]\nsummary=What ropewalk advise apply has set, over {}\n{chosen}include={}\n",
-            self.profiles.join(" "),
-            self.profiles.join(",")
-        )
+        let include = match self.profiles.as_slice() {
+            [] => String::new(),
+            profiles => format!("include={}\n", profiles.join(",")),
+        };
+        format!("[main]\n{OVER}{}\n{chosen}{include}", self.profiles.join(" "))
     }
 
     /// Puts our profile, which is written, into effect; again if its text has changed.

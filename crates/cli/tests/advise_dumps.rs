@@ -50,6 +50,26 @@ fn files_directories_and_standard_input() {
     assert_eq!(all.status.code(), Some(2), "something critical");
     assert!(said.lines().all(|line| line.chars().count() <= 160 || line.contains("  ")), "{said}");
 
+    // What cannot be read is named, and all else is told; nothing is no report.
+    let some = advise(&[&dumps("switch.txt"), "/proc/self/mem"], b"");
+    let error = String::from_utf8(some.stderr.clone()).unwrap();
+    assert!(
+        text(&some).contains("switch.txt: ") && error.contains("1 of 2 not read: read /proc/self/mem"),
+        "{error}"
+    );
+    assert_eq!(some.status.code(), Some(3));
+    let packed = advise(&["-"], b"\x1f\x8b\x08\0\0\0");
+    assert!(
+        packed.status.code() == Some(3) && String::from_utf8_lossy(&packed.stderr).contains("gzip"),
+        "{packed:?}"
+    );
+    let empty = tempfile::tempdir().unwrap();
+    let none = advise(&[empty.path().to_str().unwrap()], b"");
+    assert!(
+        none.status.code() == Some(3) && String::from_utf8_lossy(&none.stderr).contains("no file"),
+        "{none:?}"
+    );
+
     let one = advise(&["-"], b"# lsattr -El en3\nthread  off  Enable/Disable thread attribute  True\n");
     assert!(text(&one).contains("aix-dog-threads") && one.status.code() == Some(0), "{}", text(&one));
 

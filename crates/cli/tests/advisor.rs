@@ -303,6 +303,10 @@ fn the_report_ends_by_its_worst_finding_and_fits_a_terminal() {
     assert!(ends(&["advise", "rules"]).1.lines().count() > 100);
     let (status, _, said) = ends(&["advise", "--root", path, "--assume", "nodez=3"]);
     assert!(status == Some(3) && said.contains("nodes"), "{said}");
+    for command in ["apply", "revert", "confirm", "history"] {
+        let (status, _, said) = ends(&["advise", command, "--root", "/no/such"]);
+        assert!(status == Some(1) && said.contains("no directory"), "{command}: {said}");
+    }
     let (status, _, said) = ends(&["advise", "apply", "--root", path, "bond-alone-x"]);
     assert!(status == Some(1) && said.contains("no rule bond-alone-x"), "{said}");
 }

@@ -3,6 +3,8 @@
 
 /// Longer inputs are cut here, at 16 MiB.
 const BYTES_MAX: usize = 16 << 20;
+/// Further lines are cut off.
+const LINES_MAX: usize = 1 << 20;
 /// Longer lines are cut: no command prints such.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -41,7 +43,8 @@ impl Text {
         };
         let text = text.trim_start_matches('\u{feff}');
         let dos = text.contains("\r\n");
-        let lines = text.split('\n').map(tidy).collect();
+        let lines = text.split('\n').take(LINES_MAX).map(tidy).collect();
+        let cut = cut || text.split('\n').nth(LINES_MAX).is_some();
         Text { lines, dos, encoding, cut }
     }
 }
@@ -144,6 +147,8 @@ mod tests {
         assert_eq!(Text::new(&wide).lines, ["x=“1”", "y"]);
         assert_eq!(Text::new("\u{feff}mtu 9000 \n".as_bytes()).lines[0], "mtu 9000");
         assert!(Text::new(&vec![b'x'; BYTES_MAX + 1]).cut);
+        let many = Text::new(&vec![b'\n'; LINES_MAX]);
+        assert!(many.cut && many.lines.len() == LINES_MAX);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-use super::reader::Reader;
+use super::{reader::Reader, shaper::shaper_of};
 use crate::{
     dumps,
     facts::{Origin, Path, Value},
@@ -85,6 +85,9 @@ fn disciplines(r: &mut Reader<'_>) {
             let origin = || Origin::at(words.join(" "), at + 1);
             r.facts.insert(["net", interface, "qdisc"], *kind, origin());
             r.facts.insert(["net", interface, "qdisc_options"], options.join(" "), origin());
+            if let Some(shaper) = shaper_of(&text, interface) {
+                r.facts.insert(["net", interface, "shaper"], shaper, origin());
+            }
         }
     }
 }

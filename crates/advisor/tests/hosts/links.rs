@@ -40,7 +40,7 @@ enum At {
 
 /// What can be wrong: where, what it is when it is right, and when it is wrong, and what must be found.
 type Fault = (At, &'static str, &'static str, &'static str);
-const WRONG: [Fault; 23] = [
+const WRONG: [Fault; 24] = [
     (At::File("proc/sys/net/ipv4/tcp_window_scaling"), "1", "0", "tcp-no-window-scaling"),
     (At::File("proc/sys/net/ipv4/tcp_sack"), "1", "0", "tcp-no-sack"),
     (At::File("proc/sys/net/ipv4/tcp_timestamps"), "1", "0", "tcp-no-timestamps"),
@@ -55,7 +55,8 @@ const WRONG: [Fault; 23] = [
     (At::File("sys/class/net/near/tx_queue_len"), "1000", "100", "nic-txqueue-short net.near"),
     (At::Offload("gro", "generic-receive-offload"), "on", "off", "nic-gro-off net.near"),
     (At::Offload("tso", "tcp-segmentation-offload"), "on", "off", "nic-tso-off net.near"),
-    (At::Offload("rx", "rx-checksumming"), "on", "off", "nic-checksum-off net.near"),
+    (At::Offload("rx", "rx-checksumming"), "on", "off", "nic-rx-checksum-off net.near"),
+    (At::Offload("tx", "tx-checksumming"), "on", "off", "nic-tx-checksum-off net.near"),
     (At::Discipline, "", "tbf rate 1Gbit burst 4Mb lat 50ms", "nic-qdisc-shapes net.near"),
     (
         At::File("sys/class/net/bond0/bonding/xmit_hash_policy"),
@@ -91,10 +92,11 @@ impl At {
     }
 }
 
-/// Another mode has neither a hash nor aggregators.
+/// Another mode has neither a hash nor aggregators; without checksums there is no TSO.
 fn hides(by: &Fault, other: &Fault) -> bool {
     by.3.starts_with("bond-round-robin")
         && ["bond-hash", "bond-aggregators"].iter().any(|rule| other.3.starts_with(rule))
+        || by.3.starts_with("nic-tx-checksum-off") && other.3.starts_with("nic-tso-off")
 }
 
 pub(super) fn is_root() -> bool {

@@ -122,6 +122,34 @@ fn a_profile_that_was_chosen_meanwhile_stays_and_a_daemon_that_is_gone_keeps_not
     assert_eq!((read(root, ACTIVE).as_str(), root.join(OURS).exists()), ("a;b $(x)", false));
 }
 
+/// What others have done to our profile, or to the one it is over.
+#[test]
+fn a_line_taken_out_of_ours_and_a_changed_profile_below_it() {
+    for (taken_out, is_then) in [(&["include="][..], "mine"), (&["include=", "summary="], "")] {
+        let root = host("manual\n");
+        let root = root.path();
+        apply::apply(root, &wrong(root).iter().collect::<Vec<_>>(), None).unwrap();
+        let ours = read(root, OURS);
+        let left = ours.lines().filter(|line| !taken_out.iter().any(|out| line.starts_with(out)));
+        fs::write(root.join(OURS), left.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        // The rest is still ours, and lasts by our profile.
+        apply::revert(root, &["nvme-scheduler".to_owned()]).unwrap();
+        assert_eq!(
+            (read(root, ACTIVE).as_str(), read(root, OURS).contains("tcp_sack=1")),
+            ("ropewalk-advise", true)
+        );
+        assert_eq!(read(root, OURS).contains("include=mine"), is_then == "mine");
+        apply::revert(root, &[]).unwrap();
+        // Where nobody knows which it was, tuned chooses.
+        let mode = if is_then.is_empty() { "auto" } else { "manual" };
+        assert_eq!(
+            (read(root, ACTIVE).as_str(), read(root, "etc/tuned/profile_mode").as_str()),
+            (is_then, mode)
+        );
+        assert!(!root.join("etc/tuned/ropewalk-advise").exists());
+    }
+}
+
 /// In newer releases (2.24 at the latest) profiles stand in a directory of their own.
 #[test]
 fn our_profile_stands_where_this_release_looks_for_it() {
@@ -197,38 +225,60 @@ fn stop(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// What ethtool sets, on a link of the kernel.
+/// What ethtool and tc set, on a link of the kernel.
 fn offloads(like: &Finding) {
     if !Path::new("/usr/sbin/ethtool").exists() {
         println!("skipped: ethtool is not installed");
         return;
     }
     run(&["ip", "link", "add", "near", "type", "veth", "peer", "name", "far"]);
-    run(&["ethtool", "-K", "near", "gro", "off", "tso", "off"]);
+    run(&["ethtool", "-K", "near", "gro", "off", "tso", "off", "rx", "off"]);
     let shown = || {
         let said = Command::new("ethtool").args(["-k", "near"]).output().unwrap();
         let said = String::from_utf8(said.stdout).unwrap();
         let of = |name| {
             said.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim_start_matches(": ").to_owned()
         };
-        (of("generic-receive-offload"), of("tcp-segmentation-offload"))
+        (of("generic-receive-offload"), of("tcp-segmentation-offload"), of("rx-checksumming"))
     };
+    let three = |value: &str| (value.to_owned(), value.to_owned(), value.to_owned());
     let of = |knob: &str, value: &str| Finding {
         change: Some(Change { fact: format!("net.near.{knob}").as_str().into(), value: value.to_owned() }),
         ..like.clone()
     };
-    let (root, both) = (Path::new("/"), [of("gro", "on"), of("tso", "on")]);
+    let (root, both) = (Path::new("/"), [of("gro", "on"), of("tso", "on"), of("rx_checksum", "on")]);
     let both: Vec<&Finding> = both.iter().collect();
     apply::apply(root, &both, None).unwrap();
-    assert_eq!(shown(), ("on".to_owned(), "on".to_owned()));
+    assert_eq!(shown(), three("on"));
     assert!(read(root, "etc/udev/rules.d/90-ropewalk-advise.rules").contains("ethtool -K near gro on"));
     apply::revert(root, &[]).unwrap();
-    assert_eq!(shown(), ("off".to_owned(), "off".to_owned()));
+    assert_eq!(shown(), three("off"));
     // What the link cannot do takes what it could back.
     let error = apply::apply(root, &[both[0], &of("ring_rx", "64")], None).unwrap_err();
     assert!(error.to_string().contains("ring_rx"), "{error}");
-    assert_eq!(shown(), ("off".to_owned(), "off".to_owned()));
+    assert_eq!(shown(), three("off"));
     assert!(!Path::new("/etc/udev/rules.d/90-ropewalk-advise.rules").exists());
+    // What bounds its sending goes, and comes back as it was; with others below it nothing is touched.
+    let shaped = || {
+        let said = Command::new("tc").args(["qdisc", "show", "dev", "near"]).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let words: Vec<&str> = said.split_whitespace().collect();
+        // Without its handle, which is anew.
+        words.get(1).into_iter().chain(words.iter().skip(6)).copied().collect::<Vec<_>>().join(" ")
+    };
+    let shaper = "tc qdisc add dev near root tbf rate 1Gbit burst 4Mb lat 50ms";
+    run(&shaper.split(' ').collect::<Vec<_>>());
+    let before = shaped();
+    apply::apply(root, &[&of("shaper", "none")], None).unwrap();
+    assert_ne!(shaped(), before);
+    apply::revert(root, &[]).unwrap();
+    assert_eq!(shaped(), before);
+    run(&["tc", "qdisc", "del", "dev", "near", "root"]);
+    run(&shaper.replace("root", "root handle 1:").split(' ').collect::<Vec<_>>());
+    run(&["tc", "qdisc", "add", "dev", "near", "parent", "1:1", "pfifo", "limit", "100"]);
+    let error = apply::apply(root, &[&of("shaper", "none")], None).unwrap_err();
+    assert!(error.to_string().contains("below it"), "{error}");
+    assert!(shaped().starts_with("tbf"));
 }
 
 #[test]
@@ -290,8 +340,14 @@ fn in_namespaces_of_its_own() {
     // One is taken back while tuned runs, then the other; it held our own value as the one from before.
     apply::revert(root, &["tcp-no-window-scaling".to_owned()]).unwrap();
     assert_eq!((get("ipv4/tcp_window_scaling").as_str(), get("ipv4/tcp_sack").as_str()), ("0", "1"));
+    // Meanwhile somebody has changed the profile that ours is over: what it says now is in force afterwards.
+    let base = Path::new("/etc/tuned/base/tuned.conf");
+    let text =
+        fs::read_to_string(base).unwrap().replace("tcp_sack=0", "tcp_sack=0\nnet.ipv4.tcp_fin_timeout=33");
+    fs::write(base, text).unwrap();
     apply::revert(root, &[]).unwrap();
     assert_eq!((get("ipv4/tcp_window_scaling").as_str(), get("ipv4/tcp_sack").as_str()), ("0", "0"));
+    assert_eq!(get("ipv4/tcp_fin_timeout"), "33");
     assert_eq!((get("core/somaxconn").as_str(), read(root, ACTIVE).as_str()), ("2000", "base"));
     assert!(!Path::new("/etc/tuned/ropewalk-advise").exists());
     offloads(found[0]);

@@ -9,7 +9,10 @@ use advisor::{
 };
 use anyhow::{Result, bail, ensure};
 
-use super::{guard, machine::facts};
+use super::{
+    guard,
+    machine::{facts, root_is_there, something_is_seen},
+};
 use crate::{args::Context, output};
 
 /// Seconds in which a change that may cut the connection is to be confirmed.
@@ -30,7 +33,9 @@ pub(super) fn make(rules: &[String], root: &Path, context: &Context, how: &How) 
     if let Some(unknown) = rules.iter().find(|rule| catalogue.rule(rule).is_none()) {
         bail!("there is no rule {unknown}: ropewalk advise rules");
     }
-    let (facts, _) = facts(&catalogue, &Tree::below(root), context)?;
+    root_is_there(root)?;
+    let (facts, seen) = facts(&catalogue, &Tree::below(root), context)?;
+    something_is_seen(&seen)?;
     let findings = advisor::advise(&catalogue, &facts, context.role.as_slice());
     let wanted = |f: &&Finding| {
         if rules.is_empty() { !f.disruptive && f.set_by.is_none() } else { rules.contains(&f.rule) }
@@ -82,6 +87,7 @@ pub(super) fn show(outcomes: &[Outcome], json: bool, none: &str) -> Result<()> {
 }
 
 pub(super) fn history(root: &Path, json: bool) -> Result<()> {
+    root_is_there(root)?;
     let runs = journal::history(root)?;
     if json {
         return output::json(&runs);
@@ -109,10 +115,12 @@ pub(super) fn history(root: &Path, json: bool) -> Result<()> {
 
 /// `advise confirm`.
 pub(super) fn confirm(root: &Path, json: bool) -> Result<()> {
+    root_is_there(root)?;
     show(&apply::confirm(root)?, json, "nothing to keep")
 }
 
 pub(super) fn revert(names: &[String], root: &Path, json: bool) -> Result<()> {
+    root_is_there(root)?;
     let outcomes = apply::revert(root, names)?;
     ensure!(!outcomes.is_empty() || names.is_empty(), "nothing of {} is in force", names.join(", "));
     show(&outcomes, json, "nothing to take back")?;

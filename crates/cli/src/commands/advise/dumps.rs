@@ -1,5 +1,5 @@
 //! `ropewalk advise FILE|DIR|-` and `advise import-scale`: dumps of other machines, judged and printed.
-//! Reads only; bounded in files and bytes. A file that cannot be read ends the command with its name.
+//! Reads only; bounded in files and bytes. A file that cannot be read is named at the end, which is then an error.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{
     html::{self, Item, Section},
-    text::{labelled, severity, speaks_of, word},
+    text::{labelled, severity, speaks_of, sure, word},
 };
 use crate::{
     args::{Advise, ImportScale},
@@ -30,6 +30,9 @@ use crate::{
 const FILES_MAX: usize = 4096;
 /// Bytes of one file; the reader cuts there as well.
 const FILE_BYTES_MAX: u64 = 17 << 20;
+/// Compressed files, by how they begin.
+const COMPRESSED: [(&str, &[u8]); 4] =
+    [("gzip", b"\x1f\x8b"), ("xz", b"\xfd7zXZ\0"), ("zstd", b"\x28\xb5\x2f\xfd"), ("bzip2", b"BZh")];
 /// Columns of the text.
 const WIDTH: usize = 100;
 /// Lines of evidence named without `--all`.
@@ -52,25 +55,50 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
     if let Some(host) = inputs.iter().find(|path| is_host(path)) {
         bail!("{} is of a whole machine: advise on it alone, and on dumps apart from it", host.display());
     }
-    let mut judged = Vec::new();
+    let (mut judged, mut unread) = (Vec::new(), Vec::new());
     for path in files(inputs)? {
-        let doc = document(&path.to_string_lossy(), &bytes(&path)?);
+        let bytes = match bytes(&path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                unread.push(format!("{error:#}"));
+                continue;
+            }
+        };
+        let doc = document(&path.to_string_lossy(), &bytes);
         let verdicts = judge_for(&doc, args.machine.context.role);
         let books = run_books(&doc, &verdicts);
         judged.push(Judged { doc, verdicts, books });
     }
+    ensure!(!judged.is_empty() || !unread.is_empty(), "there is no file in {}", named(inputs));
+    if !judged.is_empty() {
+        show(args, &judged)?;
+    }
+    ensure!(
+        unread.is_empty(),
+        "{} of {} not read: {}",
+        unread.len(),
+        unread.len() + judged.len(),
+        unread.join("; ")
+    );
+    Ok(worst(&judged))
+}
+
+fn named(inputs: &[PathBuf]) -> String {
+    inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Prints what is said of the inputs, or writes it into a page.
+fn show(args: &Advise, judged: &[Judged]) -> Result<()> {
     if let Some(file) = &args.html {
         let sections: Vec<Section> = judged.iter().map(|j| section(j, args.all)).collect();
-        html::write(file, "dumps", &sections)?;
-        return Ok(worst(&judged));
+        return html::write(file, "dumps", &sections);
     }
     if args.json {
         let inputs: Vec<_> = judged
             .iter()
             .map(|j| serde_json::json!({ "document": j.doc, "verdicts": j.verdicts, "run_books": j.books }))
             .collect();
-        output::json(&serde_json::json!({ "inputs": inputs }))?;
-        return Ok(worst(&judged));
+        return output::json(&serde_json::json!({ "inputs": inputs }));
     }
     for (at, input) in judged.iter().enumerate() {
         if at > 0 {
@@ -78,7 +106,7 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
         }
         print(input, args.all);
     }
-    Ok(worst(&judged))
+    Ok(())
 }
 
 /// An input for the page.
@@ -100,6 +128,7 @@ fn section(input: &Judged, all: bool) -> Section {
             says: vec![
                 ("why", verdict.why.to_string()),
                 ("do", format!("{}{book}", verdict.advice)),
+                ("sure", sure(verdict.confidence, verdict.gain)),
                 ("source", verdict.source.to_owned()),
             ],
         });
@@ -198,6 +227,10 @@ fn bytes(path: &Path) -> Result<Vec<u8>> {
             .take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)
             .with_context(reading)?;
+    }
+    let kind = COMPRESSED.iter().find(|(_, mark)| bytes.starts_with(mark));
+    if let Some((kind, _)) = kind {
+        bail!("read {}: it is compressed ({kind}): unpack it, and give what was in it", path.display());
     }
     Ok(bytes)
 }
@@ -312,6 +345,7 @@ fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
     let book = first.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
     paragraph(6, 11, &format!("do:  {}{book}", first.advice));
     if all {
+        paragraph(6, 12, &format!("sure: {}", sure(first.confidence, first.gain)));
         paragraph(6, 12, &format!("from: {}", first.source));
     }
 }

@@ -7,8 +7,11 @@ use advisor::{Finding, Severity};
 use anyhow::{Context as _, Result};
 use lab::report::{STYLE, escape};
 
-use super::text::{grouped, severity};
+use super::text::{grouped, severity, sure};
 use crate::output;
+
+/// Paths and commands are long: they are broken where the page ends.
+const WRAP: &str = "h1,h2,h3,p,td,li{overflow-wrap:anywhere}.wide td{white-space:normal}.facts th{vertical-align:top}\n@media (max-width:40rem){.facts th{width:4.5rem}}\n";
 
 /// Findings of one rule.
 pub(super) struct Item {
@@ -57,6 +60,7 @@ fn item(group: &[&Finding]) -> Option<Item> {
         says.push(("note", "Doing it interrupts what runs.".to_owned()));
     }
     says.extend(first.remarks.iter().map(|remark| ("note", remark.clone())));
+    says.push(("sure", sure(first.confidence, first.gain)));
     says.push(("source", first.source.clone()));
     Some(Item {
         severity: first.severity,
@@ -83,7 +87,7 @@ fn page(of: &str, sections: &[Section]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>Ropewalk advise: {0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <title>Ropewalk advise: {0}</title>\n<style>\n{STYLE}{WRAP}</style>\n</head>\n<body>\n\
          <header><h1>Ropewalk advise</h1>\n<p>{0}, {1}</p></header>\n<main>\n",
         escape(of),
         escape(&when),

@@ -1,7 +1,9 @@
 //! The facts that rules are held against: what a machine shows, with what is taken for granted.
 
+use std::path::Path;
+
 use advisor::{Catalogue, Facts, Tree, Value};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Context;
 
@@ -12,6 +14,18 @@ pub(super) fn facts(catalogue: &Catalogue, tree: &Tree, context: &Context) -> Re
     facts.extend(seen.clone());
     assume(catalogue, &mut facts, context)?;
     Ok((facts, seen))
+}
+
+/// Refuses a root that is not there: nothing to set, or to take back, is no answer then.
+pub(super) fn root_is_there(root: &Path) -> Result<()> {
+    ensure!(root.is_dir(), "{} is no directory", root.display());
+    Ok(())
+}
+
+/// Refuses facts of nothing.
+pub(super) fn something_is_seen(seen: &Facts) -> Result<()> {
+    ensure!(!seen.is_empty(), "nothing of a Linux host is to be seen there: no /proc, no /sys");
+    Ok(())
 }
 
 /// What is assumed otherwise by `--assume`.

@@ -75,7 +75,7 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
         [_, ..] => return dumps::advise(args),
         [] => {
             let root = &args.machine.root;
-            ensure!(root.is_dir(), "{} is no directory", root.display());
+            machine::root_is_there(root)?;
             Tree::below(root)
         }
     };
@@ -83,7 +83,7 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
     for host in &args.probe {
         facts.extend(advisor::probe(host).with_context(|| format!("probe the way to {host}"))?);
     }
-    ensure!(!seen.is_empty(), "nothing of a Linux host is to be seen there: no /proc, no /sys");
+    machine::something_is_seen(&seen)?;
     let findings = advisor::advise(&catalogue, &facts, args.machine.context.role.as_slice());
     if let Some(file) = &args.html {
         let host = seen.text("host.name").unwrap_or("a machine").to_owned();
@@ -98,6 +98,7 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
 }
 
 fn collect(root: &Path) -> Result<()> {
+    machine::root_is_there(root)?;
     let mut out = std::io::stdout();
     ensure!(!out.is_terminal(), "an archive is nothing for a terminal: ropewalk advise collect > host.tar");
     out.write_all(&archive::collect(root)).and_then(|()| out.flush()).context("write the archive")

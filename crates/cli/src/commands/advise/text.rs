@@ -1,6 +1,6 @@
 //! Findings as text that fits a terminal.
 
-use advisor::{Finding, Severity};
+use advisor::{Confidence, Finding, Gain, Severity};
 use serde::Serialize;
 
 use crate::output;
@@ -51,6 +51,7 @@ pub(super) fn print(findings: &[Finding], all: bool, seen: usize) {
                 labelled(label, text);
             }
         }
+        labelled("sure", &sure(first.confidence, first.gain));
         if first.disruptive {
             labelled("note", "Doing it interrupts what runs.");
         }
@@ -89,6 +90,20 @@ pub(super) fn severity(severity: Severity) -> &'static str {
         Severity::Warning => "warning",
         Severity::Critical => "critical",
     }
+}
+
+/// How sure an advice is, and what it is expected to bring.
+pub(super) fn sure(confidence: Confidence, gain: Gain) -> String {
+    let whence = match confidence {
+        Confidence::Practice => "common practice, or our own choice",
+        Confidence::Documented => "documented",
+        Confidence::Measured => "measured, or follows from what the machine itself reports",
+    };
+    let gain = match gain {
+        Gain::Outage => "that it works, or goes on working".to_owned(),
+        gain => word(&gain),
+    };
+    format!("{whence}; expected gain: {gain}")
 }
 
 /// Whether a word of a text begins so: `mtu` is none of `ksmtuned`.
