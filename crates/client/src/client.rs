@@ -166,7 +166,7 @@ impl Client {
     /// Removes a name: of a file, or with `directory` of an empty directory.
     pub async fn unlink(&self, parent: InodeNo, name: &[u8], directory: bool) -> Result<(), Errno> {
         check_name(name)?;
-        if self.core.unlink_ahead(parent, name, directory) {
+        if self.core.unlink_ahead(parent, name, directory).await {
             return Ok(());
         }
         let (core, name) = (self.core.clone(), name.to_vec());

@@ -25,7 +25,7 @@ use super::{
     writes::Writes,
 };
 use crate::{
-    names::{kept::Names, made::NewNames},
+    names::{all::AllNames, kept::Names},
     pages::{
         block::Block,
         extents::{BlockSet, Recorded},
@@ -97,8 +97,8 @@ pub(crate) struct FileState {
 pub(crate) struct DirectoryNames {
     /// Where they lead.
     pub kept: Names,
-    /// All names of a directory made here.
-    pub made: Option<NewNames>,
+    /// All there are, while nobody else is there.
+    pub all: Option<AllNames>,
 }
 
 impl FileState {

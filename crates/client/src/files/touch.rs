@@ -7,7 +7,7 @@ use wire::{
 };
 
 use super::state::FileState;
-use crate::names::made::NewNames;
+use crate::names::all::AllNames;
 
 /// What a change that was made did to the attributes of each directory it names.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl FileState {
         let names = &self.names;
         let still = names.kept.is_still() && !names.kept.is_spoiled();
         let last = match is_dir {
-            true => names.made.as_ref().is_some_and(NewNames::is_empty),
+            true => names.all.as_ref().is_some_and(AllNames::is_empty),
             // Its token is held, so this is the newest.
             false => self.attr.nlink == 1 && self.token.mode() >= TokenMode::Read,
         };
@@ -47,7 +47,7 @@ impl FileState {
             return None;
         }
         (self.attr.nlink, self.attr.ctime, self.gone) = (0, now, true);
-        self.names.made = None;
+        self.names.all = None;
         self.attr_generation += 1;
         Some(match self.opens.any() {
             true => Unused::Open,

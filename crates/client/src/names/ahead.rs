@@ -1,5 +1,6 @@
 //! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
-//! directory that it made itself is made in memory, with an inode number granted before, and told in batches; so is that it is removed.
+//! directory of which it knows all names is made in memory, with an inode number granted before, and told in batches; so is that it is
+//! removed.
 //!
 //! Invariants: a name is made here only if it is certainly absent, and removed only if it is certainly the last one of its inode, and
 //! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
@@ -44,7 +45,11 @@ impl Core {
         let Change::Create { parent, ref name, kind, now, ref target, .. } = *change else { return None };
         let plain = kind != FileKind::Symlink
             || (1..=SYMLINK_LEN_MAX).contains(&target.len()) && !target.contains(&0);
-        if !self.may_make_ahead() || !plain || !self.surely_absent(parent, name) {
+        if !self.may_make_ahead() || !plain {
+            return None;
+        }
+        self.learn_names(parent).await;
+        if !self.surely_absent(parent, name) {
             return None;
         }
         if self.calls.ahead.wants_numbers() {
@@ -59,7 +64,7 @@ impl Core {
         self.calls.ahead.append(|ino| {
             let may = self.may_make_ahead() && self.claim_name(parent, name, ino);
             may.then(|| {
-                made = Some((new_attr(ino, change, &inherited), self.change(&[(parent, name)], &[])));
+                made = Some((new_attr(ino, change, &inherited), self.change_ahead(&[(parent, name)], &[])));
                 create_as(ino, change)
             })
         })?;
@@ -74,9 +79,10 @@ impl Core {
         Some(self.made(self.changed_attr(attr, newest)))
     }
 
-    /// Removes the last name of what was made here, or an empty directory, if that may be done ahead of the manager. False: nothing
+    /// Removes the last name of what is known here, or an empty directory, if that may be done ahead of the manager. False: nothing
     /// is done.
-    pub fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+    pub async fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+        self.learn_names(parent).await;
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
@@ -85,13 +91,13 @@ impl Core {
             if directory && !self.surely_empty(&inode) {
                 return None;
             }
-            let changing = self.change(&[(parent, name)], &[]);
+            let changing = self.change_ahead(&[(parent, name)], &[]);
             let Some(unused) = inode.lock().lose_last_name(directory, now) else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
                 return None;
             };
             if let Some(dir) = self.inode_known(parent)
-                && let Some(names) = &mut dir.lock().names.made
+                && let Some(names) = &mut dir.lock().names.all
             {
                 names.remove(name, ino);
             }
@@ -117,7 +123,7 @@ impl Core {
         let mut done = None;
         self.calls.ahead.append_change(|| {
             let attr = self.may_make_ahead().then(|| self.attr_set(inode, change))??;
-            done = Some((attr, self.change(&[], &[inode.ino])));
+            done = Some((attr, self.change_ahead(&[], &[inode.ino])));
             Some(change.clone())
         });
         let (attr, changing) = done?;
@@ -149,7 +155,7 @@ impl Core {
 
     /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
     /// it looks whether the directory is in it: both need the directory to be there.
-    fn may_make_ahead(&self) -> bool {
+    pub(super) fn may_make_ahead(&self) -> bool {
         self.tunables.names_ahead
             && !self.session.is_guest()
             && self.whole().is_some()
@@ -194,16 +200,11 @@ impl Core {
         let Some(inode) = self.inode_known(dir) else { return false };
         let mut state = inode.lock();
         let gone = state.gone;
-        let Some(names) = &mut state.names.made else { return false };
+        let Some(names) = &mut state.names.all else { return false };
         if gone || names.may_hold(name) {
             return false;
         }
-        let noted = names.make(name, ino);
-        if !noted {
-            // Too many: nothing is known of it any more.
-            state.names.made = None;
-        }
-        noted
+        names.make(name, ino)
     }
 }
 
