@@ -292,3 +292,63 @@ async fn removals_are_told_once_however_often_answers_are_lost() {
     assert_eq!(world.manager.told(), told);
     assert_eq!(client.readdir(top, 0, 4096, false).await.unwrap().entries.len(), 200);
 }
+
+async fn rename(client: &Client, from: (InodeNo, &str), to: (InodeNo, &str)) -> Result<(), Errno> {
+    client.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), false, false).await
+}
+
+#[tokio::test]
+async fn renames_follow_in_order() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&world, &client).await;
+    *world.manager.which.lock().unwrap() = tells;
+    // No answer comes, and none is waited for.
+    let held = world.manager.on_their_way.write().await;
+    let sub = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
+    make(&client, top, "a", FileKind::File).await.unwrap();
+    let old = make(&client, sub, "b", FileKind::File).await.unwrap().ino;
+    rename(&client, (top, "a"), (sub, "b")).await.unwrap();
+    assert_eq!(client.lookup(top, b"a").await.map(drop), Err(Errno::ENOENT));
+    rename(&client, (top, "sub"), (top, "moved")).await.unwrap();
+    rename(&client, (sub, "b"), (top, "a")).await.unwrap();
+    make(&client, sub, "b", FileKind::File).await.unwrap();
+    unlink(&client, top, "a", false).await.unwrap();
+    assert_eq!(client.lookup(top, b"a").await.map(drop), Err(Errno::ENOENT));
+    drop(held);
+    client.fsync(top, false).await.unwrap();
+    let told: [&[u8]; 8] = [b"sub", b"a", b"b", b"a>b", b"sub>moved", b"b>a", b"b", b"-a"];
+    assert_eq!(world.manager.told(), told);
+    until("what was replaced is reclaimed", || world.manager.record(old).is_none()).await;
+    assert_eq!(client.lookup(top, b"moved").await.unwrap().ino, sub);
+    // Whether a directory would come below itself is looked at where all are known.
+    let deep = make(&client, sub, "deep", FileKind::Directory).await.unwrap().ino;
+    rename(&client, (sub, "deep"), (top, "deep")).await.unwrap();
+    assert_eq!(client.lookup(top, b"deep").await.unwrap().ino, deep);
+    assert_eq!(world.manager.told().last().unwrap(), b"deep");
+}
+
+#[tokio::test]
+async fn a_rename_over_a_file_comes_after_the_content() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&world, &client).await;
+    for len in [10, 3 * BLOCK as usize] {
+        let old = make(&client, top, "f", FileKind::File).await.unwrap().ino;
+        let new = make(&client, top, "f.new", FileKind::File).await.unwrap().ino;
+        let handle = client.open(new, RW).await.unwrap();
+        client.write(handle, 0, &vec![9; len]).await.unwrap();
+        let open = client.open(old, RW).await.unwrap();
+        rename(&client, (top, "f.new"), (top, "f")).await.unwrap();
+        assert_eq!(world.manager.record(new).unwrap().0, len as u64, "the manager has all of it");
+        client.fsync(top, false).await.unwrap();
+        assert_eq!(world.manager.told().last().unwrap(), b"f.new>f");
+        // What was replaced stays while it is open.
+        assert_eq!(client.getattr(old).await.unwrap().nlink, 0);
+        assert!(world.manager.record(old).is_some());
+        client.release(open);
+        client.release(handle);
+        until("it is reclaimed", || world.manager.record(old).is_none()).await;
+        unlink(&client, top, "f", false).await.unwrap();
+    }
+}

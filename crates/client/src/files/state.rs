@@ -266,11 +266,15 @@ impl FileState {
 
     /// Whether anything here is newer than at the manager or on the pdisks.
     pub fn unsettled(&self) -> bool {
+        self.content_unsettled() || self.unsent.is_any()
+    }
+
+    /// The same of its content and size.
+    pub fn content_unsettled(&self) -> bool {
         !self.dirty.is_empty()
             || self.flushes.in_flight()
             || self.changing.is_some()
             || !self.pending.is_empty()
-            || self.unsent.is_any()
             || self.attr.size != self.size_committed
     }
 

@@ -56,6 +56,26 @@ impl FileState {
         })
     }
 
+    /// Whether one of its names may be moved without a question: of a directory only within the one it is in (elsewhere it could come
+    /// below itself), and to a name that is not there. What is replaced has its content whole until this one's is.
+    pub fn may_move(&self, within: bool, replaces: bool) -> bool {
+        let names = &self.names;
+        let still = names.kept.is_still() && !names.kept.is_spoiled();
+        let may = match self.attr.kind {
+            FileKind::Directory => within && !replaces,
+            FileKind::File => self.token.mode() >= TokenMode::Read && !(replaces && self.content_unsettled()),
+            _ => true,
+        };
+        may && still && self.attr_known && !self.gone && self.attr.nlink > 0
+    }
+
+    /// One of its names was moved; whether it is a file.
+    pub fn moved(&mut self, now: Timestamp) -> bool {
+        self.attr.ctime = now;
+        self.attr_generation += 1;
+        self.attr.kind == FileKind::File
+    }
+
     /// Whether answers about it may be kept: for what is no file, while others are there.
     pub fn keeps(&self) -> bool {
         self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names.kept.is_spoiled()

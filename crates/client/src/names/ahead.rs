@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use base::{InodeNo, PoolId};
 use wire::mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges};
 
-use super::hint::Hint;
+use super::{all::AllNames, hint::Hint};
 use crate::{
     ahead::Log,
     calls::{MANY_MAX, unexpected},
@@ -96,11 +96,7 @@ impl Core {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
                 return None;
             };
-            if let Some(dir) = self.inode_known(parent)
-                && let Some(names) = &mut dir.lock().names.all
-            {
-                names.remove(name, ino);
-            }
+            self.with_names(parent, |names| names.remove(name, ino));
             // Where nothing of it is under way the manager need not be told once more that it may go.
             let open = unused != Unused::Settled;
             done = Some((inode, unused, changing));
@@ -114,6 +110,95 @@ impl Core {
             self.give_up(&inode, unused != Unused::Settled);
         }
         true
+    }
+
+    /// Moves a name, over what it replaces, if that may be done ahead of the manager. False: nothing is done.
+    pub async fn rename_ahead(
+        self: &Arc<Core>,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        no_replace: bool,
+    ) -> bool {
+        self.learn_names(from.0).await;
+        self.learn_names(to.0).await;
+        let now = now();
+        let mut done = None;
+        let appended = self.calls.ahead.append_change(|| {
+            let ino = self.may_make_ahead().then(|| self.surely_leads(from.0, from.1))??;
+            let inode = self.inode_known(ino)?;
+            let replaced = match self.surely_absent(to.0, to.1) {
+                true => None,
+                false => Some(self.inode_known(self.surely_leads(to.0, to.1)?)?),
+            };
+            if no_replace && replaced.is_some()
+                || replaced.as_ref().is_some_and(|replaced| replaced.ino == ino)
+                || self.inode_known(to.0)?.lock().gone
+                || !inode.lock().may_move(from.0 == to.0, replaced.is_some())
+            {
+                return None;
+            }
+            let changing = self.change_ahead(&[from, to], &[]);
+            let unused = match &replaced {
+                Some(replaced) => replaced.lock().lose_last_name(false, now),
+                None => self.claim_name(to.0, to.1, ino).then_some(Unused::Open),
+            };
+            let Some(unused) = unused else {
+                changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
+                return None;
+            };
+            let mut lost = InodeNo(0);
+            if let Some(replaced) = &replaced {
+                lost = replaced.ino;
+                self.with_names(to.0, |names| names.replace(to.1, lost, ino));
+            }
+            self.with_names(from.0, |names| names.remove(from.1, ino));
+            let is_file = inode.lock().moved(now);
+            done = Some((replaced, unused, changing, Hint { ino, is_file }));
+            Some(Change::Rename {
+                parent: from.0,
+                name: from.1.to_vec(),
+                new_parent: to.0,
+                new_name: to.1.to_vec(),
+                no_replace,
+                exchange: false,
+                open: unused != Unused::Settled,
+                highest: self.any_version(),
+                expect: Some((ino, lost)),
+                now,
+            })
+        });
+        let Some((replaced, unused, changing, hint)) = done.filter(|_| appended) else { return false };
+        changing.end(&Ok(MgrReply::Done), &[Some(Hint::NOTHING), Some(hint)], Touched::At(now, 0));
+        if let Some(replaced) = replaced.filter(|_| unused != Unused::Open) {
+            self.give_up(&replaced, unused != Unused::Settled);
+        }
+        true
+    }
+
+    /// A name is about to be moved, perhaps over another: what was written to it is made durable first, so that after a crash the
+    /// other name has its old content or all of the new one.
+    pub async fn content_first(
+        self: &Arc<Core>,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+    ) -> Result<(), Errno> {
+        let known = |(dir, name): (InodeNo, &[u8])| self.known_name(dir, name).map(|hint| hint.ino);
+        if self.surely_absent(to.0, to.1) || known(to) == Some(InodeNo(0)) {
+            return Ok(());
+        }
+        let Some(ino) = self.surely_leads(from.0, from.1).or_else(|| known(from)) else { return Ok(()) };
+        match self.inode_known(ino).filter(|inode| inode.lock().content_unsettled()) {
+            Some(inode) => self.make_durable(&inode, 0, u64::MAX, true).await,
+            None => Ok(()),
+        }
+    }
+
+    fn with_names(&self, dir: InodeNo, change: impl FnOnce(&mut AllNames)) {
+        if let Some(inode) = self.inode_known(dir)
+            && let Some(names) = &mut inode.lock().names.all
+        {
+            change(names);
+        }
     }
 
     /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:

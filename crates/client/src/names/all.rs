@@ -172,6 +172,13 @@ impl AllNames {
         }
     }
 
+    /// A name that leads to one inode leads to another one.
+    pub fn replace(&mut self, name: &[u8], old: InodeNo, new: InodeNo) {
+        if let Some(ino) = self.inodes.get_mut(&self.hasher.hash_one(name)).filter(|ino| **ino == old.0) {
+            *ino = new.0;
+        }
+    }
+
     /// Where a name leads, if that is certain.
     pub fn leads(&self, name: &[u8]) -> Option<InodeNo> {
         let ino = *self.inodes.get(&self.hash(name)).filter(|_| self.known == Known::All)?;

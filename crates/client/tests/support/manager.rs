@@ -350,6 +350,28 @@ impl FakeManager {
                 }
                 MgrReply::Unlinked { attr: Some(attr) }
             }
+            Change::Rename { parent, name, new_parent, new_name, expect, open, highest, now, .. } => {
+                let found = |dir, name: &Vec<u8>| state.names.get(&(dir, name.clone())).copied();
+                let (moved, old) = (found(parent, &name), found(new_parent, &new_name));
+                if expect.is_some_and(|(from, to)| Some(from) != moved || to != old.unwrap_or_default()) {
+                    return errno(libc::ESTALE);
+                }
+                let Some(moved) = moved else { return errno(2) };
+                if expect.is_some() {
+                    state.told.push([&name[..], b">", &new_name[..]].concat());
+                }
+                state.names.remove(&(parent, name));
+                state.names.insert((new_parent, new_name), moved);
+                state.nodes.get_mut(&moved).unwrap().attr.ctime = now;
+                let Some(old) = old else { return MgrReply::Unlinked { attr: None } };
+                let node = state.nodes.get_mut(&old).unwrap();
+                node.attr.nlink -= 1;
+                let attr = Box::new(node.attr.clone());
+                if !open && attr.nlink == 0 {
+                    self.reclaim(state, old, highest);
+                }
+                MgrReply::Unlinked { attr: Some(attr) }
+            }
             Change::Forget { ino, highest } => {
                 self.reclaim(state, ino, highest);
                 MgrReply::Done
