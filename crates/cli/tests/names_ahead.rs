@@ -24,6 +24,8 @@ use mounts::Mounts;
 
 /// Names of each directory, itself included.
 const GROUP: u64 = 20;
+/// Files that were there before: number `i` is removed after number `i` was made.
+const OLD: u64 = 200;
 
 /// Whether number `i` is removed again, after what is [`GROUP`] behind it was made: files and an empty directory.
 fn is_removed(i: u64) -> bool {
@@ -50,14 +52,38 @@ fn place(top: &Path, i: u64) -> PathBuf {
     }
 }
 
+fn old(top: &Path, i: u64) -> PathBuf {
+    top.join(format!("old{i}"))
+}
+
 fn content(i: u64) -> Vec<u8> {
     vec![i as u8; 1 + (i as usize * 7919) % 9000]
+}
+
+/// Whether number `i` is written beside its place and moved there: into its directory, or over what is there.
+fn is_moved(i: u64) -> bool {
+    matches!(i % GROUP, 9 | 14 | 16)
+}
+
+/// Where that is written.
+fn beside(top: &Path, i: u64) -> PathBuf {
+    top.join(format!("g{}", i / GROUP)).join(format!("new{i}"))
 }
 
 /// Makes number `i`; with `sync` it is durable afterwards.
 fn make(top: &Path, i: u64, sync: bool) -> Result<()> {
     let path = place(top, i);
     match i % GROUP {
+        _ if is_moved(i) => {
+            if i % GROUP == 16 {
+                fs::write(&path, [i as u8; 10])?;
+            }
+            fs::write(beside(top, i), content(i))?;
+            fs::rename(beside(top, i), &path)?;
+            if sync {
+                File::open(&path)?.sync_all()?;
+            }
+        }
         0 | 7 | 10 => fs::create_dir(&path)?,
         5 => symlink("elsewhere", &path)?,
         _ => {
@@ -73,6 +99,9 @@ fn make(top: &Path, i: u64, sync: bool) -> Result<()> {
 
 /// Removes what is to go after number `i` was made.
 fn tidy(top: &Path, i: u64) -> Result<()> {
+    if i < OLD {
+        fs::remove_file(old(top, i))?;
+    }
     match i.checked_sub(GROUP).filter(|i| is_removed(*i)) {
         Some(i) if i % GROUP == 7 => fs::remove_dir(place(top, i)),
         Some(i) => fs::remove_file(place(top, i)),
@@ -120,6 +149,17 @@ impl Made {
             named += u64::from(is_there_now);
             assert!(is_there(i, found).is_none_or(|is| is == is_there_now), "{i} of {found}: {is_there_now}");
         }
+        // One was under way, not yet in its place, or there with what was to be replaced.
+        for i in (0..=done).filter(|&i| is_moved(i) && fs::symlink_metadata(beside(top, i)).is_ok()) {
+            assert_eq!(i + u64::from(there(i)), found, "not moved, and something after it is there");
+            named += 1;
+        }
+        for i in 0..OLD {
+            let is_there = fs::symlink_metadata(old(top, i)).is_ok();
+            named += u64::from(is_there);
+            let right = if i + 1 == found { true } else { is_there == (i >= found) };
+            assert!(right, "old{i}, when {found} were made: {is_there}");
+        }
         assert_eq!(count(top), named, "names that nobody made");
         for i in (0..found).filter(|&i| there(i)) {
             match i % GROUP {
@@ -131,6 +171,10 @@ impl Made {
                     assert!(read.iter().all(|&byte| byte == i as u8 || byte == 0), "content of another file");
                 }
             }
+        }
+        // What replaced a file was whole, though nobody asked for that.
+        for i in (0..found.saturating_sub(1)).filter(|&i| i % GROUP == 16) {
+            assert!(fs::read(place(top, i)).unwrap() == content(i), "{i} replaced a file, and is not whole");
         }
         for &i in self.whole.lock().unwrap().iter().filter(|&&i| there(i)) {
             assert!(fs::read(place(top, i)).unwrap() == content(i), "{i} was synced, and has other content");
@@ -172,10 +216,12 @@ fn rounds() -> u64 {
     if std::env::var_os("ROPEWALK_SOAK").is_some() { 100 } else { 4 }
 }
 
-/// A directory of this mount's own, whose name is durable.
+/// A directory to work in, durable with what is in it.
 fn top(mounts: &Mounts, name: &str) -> PathBuf {
     let top = mounts.at(0, name);
     fs::create_dir(&top).unwrap();
+    (0..OLD).for_each(|i| drop(File::create_new(old(&top, i)).unwrap()));
+    File::open(&top).unwrap().sync_all().unwrap();
     top
 }
 
@@ -184,8 +230,9 @@ fn a_killed_mount_leaves_a_beginning_with_all_that_was_synced() {
     let mounts = alone();
     let mut random = Random(seed());
     let mut lost = 0;
-    for round in 0..rounds() {
-        let top = top(&mounts, &format!("round{round}"));
+    // But for the first round these were there before the mount was.
+    let tops: Vec<PathBuf> = (0..rounds()).map(|round| top(&mounts, &format!("round{round}"))).collect();
+    for (round, top) in tops.into_iter().enumerate() {
         let (made, most) = (Made::default(), 100 + random.below(1500));
         let mut its = Random(random.next());
         thread::scope(|scope| {

@@ -166,7 +166,7 @@ impl Client {
     /// Removes a name: of a file, or with `directory` of an empty directory.
     pub async fn unlink(&self, parent: InodeNo, name: &[u8], directory: bool) -> Result<(), Errno> {
         check_name(name)?;
-        if self.core.unlink_ahead(parent, name, directory) {
+        if self.core.unlink_ahead(parent, name, directory).await {
             return Ok(());
         }
         let (core, name) = (self.core.clone(), name.to_vec());
@@ -185,6 +185,14 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(name)?;
         check_name(new_name)?;
+        if !exchange {
+            let (from, to) = ((parent, name), (new_parent, new_name));
+            let first = self.core.content_first(from, to);
+            self.core.operation("rename", Some(parent), first).await?;
+            if self.core.rename_ahead(from, to, no_replace).await {
+                return Ok(());
+            }
+        }
         let (core, from, to) = (self.core.clone(), (parent, name.to_vec()), (new_parent, new_name.to_vec()));
         let work =
             async move { core.rename_now((from.0, &from.1), (to.0, &to.1), no_replace, exchange).await };

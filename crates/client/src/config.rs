@@ -220,7 +220,7 @@ pub(crate) const FILE_BYTES: u64 = 3 << 10;
 pub(crate) const HANDLE_BYTES: u64 = FILE_BYTES + (1 << 10);
 /// Open files for each file that may be kept, and at least.
 const HANDLES: (u32, u32) = (16, 64 << 10);
-/// Names kept, here and in directories made here: [`crate::names::directory`], [`crate::names::made`].
+/// Names kept, and those of directories of which all are known: [`crate::names::directory`], [`crate::names::all`].
 const NAMES_BYTES: u64 = 64 * MIB;
 const PROCESS_BYTES: u64 = 64 * MIB;
 

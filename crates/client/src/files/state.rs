@@ -25,7 +25,7 @@ use super::{
     writes::Writes,
 };
 use crate::{
-    names::{kept::Names, made::NewNames},
+    names::{all::AllNames, kept::Names},
     pages::{
         block::Block,
         extents::{BlockSet, Recorded},
@@ -97,8 +97,8 @@ pub(crate) struct FileState {
 pub(crate) struct DirectoryNames {
     /// Where they lead.
     pub kept: Names,
-    /// All names of a directory made here.
-    pub made: Option<NewNames>,
+    /// All there are, while nobody else is there.
+    pub all: Option<AllNames>,
 }
 
 impl FileState {
@@ -266,11 +266,15 @@ impl FileState {
 
     /// Whether anything here is newer than at the manager or on the pdisks.
     pub fn unsettled(&self) -> bool {
+        self.content_unsettled() || self.unsent.is_any()
+    }
+
+    /// The same of its content and size.
+    pub fn content_unsettled(&self) -> bool {
         !self.dirty.is_empty()
             || self.flushes.in_flight()
             || self.changing.is_some()
             || !self.pending.is_empty()
-            || self.unsent.is_any()
             || self.attr.size != self.size_committed
     }
 

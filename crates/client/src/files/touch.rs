@@ -7,7 +7,7 @@ use wire::{
 };
 
 use super::state::FileState;
-use crate::names::made::NewNames;
+use crate::names::all::AllNames;
 
 /// What a change that was made did to the attributes of each directory it names.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl FileState {
         let names = &self.names;
         let still = names.kept.is_still() && !names.kept.is_spoiled();
         let last = match is_dir {
-            true => names.made.as_ref().is_some_and(NewNames::is_empty),
+            true => names.all.as_ref().is_some_and(AllNames::is_empty),
             // Its token is held, so this is the newest.
             false => self.attr.nlink == 1 && self.token.mode() >= TokenMode::Read,
         };
@@ -47,13 +47,33 @@ impl FileState {
             return None;
         }
         (self.attr.nlink, self.attr.ctime, self.gone) = (0, now, true);
-        self.names.made = None;
+        self.names.all = None;
         self.attr_generation += 1;
         Some(match self.opens.any() {
             true => Unused::Open,
             false if self.unsettled() || self.token.users() > 0 => Unused::Unsettled,
             false => Unused::Settled,
         })
+    }
+
+    /// Whether one of its names may be moved without a question: of a directory only within the one it is in (elsewhere it could come
+    /// below itself), and to a name that is not there. What is replaced has its content whole until this one's is.
+    pub fn may_move(&self, within: bool, replaces: bool) -> bool {
+        let names = &self.names;
+        let still = names.kept.is_still() && !names.kept.is_spoiled();
+        let may = match self.attr.kind {
+            FileKind::Directory => within && !replaces,
+            FileKind::File => self.token.mode() >= TokenMode::Read && !(replaces && self.content_unsettled()),
+            _ => true,
+        };
+        may && still && self.attr_known && !self.gone && self.attr.nlink > 0
+    }
+
+    /// One of its names was moved; whether it is a file.
+    pub fn moved(&mut self, now: Timestamp) -> bool {
+        self.attr.ctime = now;
+        self.attr_generation += 1;
+        self.attr.kind == FileKind::File
     }
 
     /// Whether answers about it may be kept: for what is no file, while others are there.

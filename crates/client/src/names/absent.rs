@@ -1,11 +1,20 @@
-//! Directories made here, and which names are certainly not in them.
+//! Directories of which all names are known ([`super::all`]): those made here, and those that are listed for it. Which names are certainly
+//! not in them, and where the others lead.
 
 use std::sync::Arc;
 
 use base::InodeNo;
+use wire::mgr::{MgrReply, MgrRequest};
 
-use super::made::NewNames;
-use crate::{core::Core, files::inode::Inode, sharing::state::Moment};
+use super::all::AllNames;
+use crate::{
+    core::Core,
+    files::inode::Inode,
+    sharing::state::{Claim, Moment},
+};
+
+/// Names listed at once: as many as one change of a name may cost. More of a directory are listed with the changes that follow.
+const PAGE: u32 = 1024;
 
 impl Core {
     /// A directory was made. Its names are all known, unless somebody was faster in it.
@@ -14,48 +23,58 @@ impl Core {
         let mut state = inode.lock();
         let disturbed = self.sharing.named_elsewhere_since(asked) || self.sharing.claimed_since(asked);
         if !disturbed && self.whole().is_some() {
-            state.names.made = Some(NewNames::new(asked.claim(), self.names.made.clone()));
+            state.names.all = Some(AllNames::of_new(asked.claim(), self.names.all.clone()));
         }
     }
 
-    /// A name will be made at the manager: to be told before it is.
-    pub fn note_name(&self, dir: InodeNo, name: &[u8]) {
-        let inode = self.inode_known(dir);
-        let mut state = inode.as_ref().map(|inode| inode.lock());
-        let Some(names) = state.as_mut().and_then(|state| state.names.made.as_mut()) else {
-            self.sharing.note_name_elsewhere();
-            return;
-        };
-        if !names.doubt(name)
-            && let Some(state) = &mut state
+    /// A name is about to be changed in a directory that was there before: lists a part of it, so that what follows can be done
+    /// ahead of the manager. If that fails less is known.
+    pub async fn learn_names(self: &Arc<Core>, dir: InodeNo) {
+        let Some((inode, claim, cookie)) = self.begin_listing(dir) else { return };
+        let ask = MgrRequest::ReadDir { ino: dir, cookie, limit: PAGE, plus: false };
+        if let Ok(MgrReply::Entries { entries, end, .. }) = self.calls.ask(ask).await
+            && let Some(names) = &mut inode.lock().names.all
+            && names.claim() == claim
         {
-            state.names.made = None;
+            names.list(cookie, &entries, end);
         }
     }
 
-    /// A name will be moved or removed at the manager: to be told before it is.
-    pub fn doubt_name(&self, dir: InodeNo, name: &[u8]) {
-        let Some(inode) = self.inode_known(dir) else { return };
+    /// Where a listing of all names begins or goes on. The manager is asked afterwards, and knows all that was made here by then.
+    fn begin_listing(self: &Arc<Core>, dir: InodeNo) -> Option<(Arc<Inode>, Claim, u64)> {
+        // Read before it is looked whether nobody else is there.
+        let claim = self.sharing.now().claim();
+        if !self.may_make_ahead() {
+            return None;
+        }
+        let inode = self.inode(dir);
         let mut state = inode.lock();
-        if state.names.made.as_mut().is_some_and(|names| !names.doubt(name)) {
-            state.names.made = None;
+        if state.gone || state.names.all.as_ref().is_none_or(|names| names.claim() != claim) {
+            // What is under way would not be noted.
+            if state.gone || !state.names.kept.is_still() || state.names.kept.is_spoiled() {
+                return None;
+            }
+            state.names.all = Some(AllNames::of_old(claim, self.names.all.clone()));
         }
+        let cookie = state.names.all.as_ref()?.goes_on()?;
+        drop(state);
+        Some((inode, claim, cookie))
     }
 
-    /// Where a name leads that was made here, and that nobody is changing at the manager.
+    /// Where a name leads, if that is certain and nobody is changing it at the manager.
     pub fn surely_leads(&self, dir: InodeNo, name: &[u8]) -> Option<InodeNo> {
         let inode = self.inode_known(dir)?;
         let state = inode.lock();
-        let names = state.names.made.as_ref()?;
+        let names = state.names.all.as_ref()?;
         names.leads(name).filter(|_| self.sharing.same_claim(names.claim()))
     }
 
-    /// Whether a directory made here has certainly no name.
+    /// Whether a directory has certainly no name.
     pub fn surely_empty(&self, dir: &Inode) -> bool {
         let state = dir.lock();
         state
             .names
-            .made
+            .all
             .as_ref()
             .is_some_and(|names| names.is_empty() && self.sharing.same_claim(names.claim()))
     }
@@ -67,7 +86,7 @@ impl Core {
         }
         let Some(inode) = self.inode_known(dir) else { return false };
         let state = inode.lock();
-        let Some(names) = &state.names.made else { return false };
+        let Some(names) = &state.names.all else { return false };
         let ours = self.whole().is_some() && self.sharing.same_claim(names.claim());
         ours && self.calls.lease_valid() && !names.may_hold(name)
     }

@@ -1,5 +1,6 @@
 //! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
-//! directory that it made itself is made in memory, with an inode number granted before, and told in batches; so is that it is removed.
+//! directory of which it knows all names is made in memory, with an inode number granted before, and told in batches; so is that it is
+//! removed.
 //!
 //! Invariants: a name is made here only if it is certainly absent, and removed only if it is certainly the last one of its inode, and
 //! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
@@ -12,7 +13,7 @@ use std::sync::{Arc, Weak};
 use base::{InodeNo, PoolId};
 use wire::mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges};
 
-use super::hint::Hint;
+use super::{all::AllNames, hint::Hint};
 use crate::{
     ahead::Log,
     calls::{MANY_MAX, unexpected},
@@ -44,7 +45,11 @@ impl Core {
         let Change::Create { parent, ref name, kind, now, ref target, .. } = *change else { return None };
         let plain = kind != FileKind::Symlink
             || (1..=SYMLINK_LEN_MAX).contains(&target.len()) && !target.contains(&0);
-        if !self.may_make_ahead() || !plain || !self.surely_absent(parent, name) {
+        if !self.may_make_ahead() || !plain {
+            return None;
+        }
+        self.learn_names(parent).await;
+        if !self.surely_absent(parent, name) {
             return None;
         }
         if self.calls.ahead.wants_numbers() {
@@ -59,7 +64,7 @@ impl Core {
         self.calls.ahead.append(|ino| {
             let may = self.may_make_ahead() && self.claim_name(parent, name, ino);
             may.then(|| {
-                made = Some((new_attr(ino, change, &inherited), self.change(&[(parent, name)], &[])));
+                made = Some((new_attr(ino, change, &inherited), self.change_ahead(&[(parent, name)], &[])));
                 create_as(ino, change)
             })
         })?;
@@ -74,9 +79,10 @@ impl Core {
         Some(self.made(self.changed_attr(attr, newest)))
     }
 
-    /// Removes the last name of what was made here, or an empty directory, if that may be done ahead of the manager. False: nothing
+    /// Removes the last name of what is known here, or an empty directory, if that may be done ahead of the manager. False: nothing
     /// is done.
-    pub fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+    pub async fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+        self.learn_names(parent).await;
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
@@ -85,16 +91,12 @@ impl Core {
             if directory && !self.surely_empty(&inode) {
                 return None;
             }
-            let changing = self.change(&[(parent, name)], &[]);
+            let changing = self.change_ahead(&[(parent, name)], &[]);
             let Some(unused) = inode.lock().lose_last_name(directory, now) else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
                 return None;
             };
-            if let Some(dir) = self.inode_known(parent)
-                && let Some(names) = &mut dir.lock().names.made
-            {
-                names.remove(name, ino);
-            }
+            self.with_names(parent, |names| names.remove(name, ino));
             // Where nothing of it is under way the manager need not be told once more that it may go.
             let open = unused != Unused::Settled;
             done = Some((inode, unused, changing));
@@ -110,6 +112,95 @@ impl Core {
         true
     }
 
+    /// Moves a name, over what it replaces, if that may be done ahead of the manager. False: nothing is done.
+    pub async fn rename_ahead(
+        self: &Arc<Core>,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        no_replace: bool,
+    ) -> bool {
+        self.learn_names(from.0).await;
+        self.learn_names(to.0).await;
+        let now = now();
+        let mut done = None;
+        let appended = self.calls.ahead.append_change(|| {
+            let ino = self.may_make_ahead().then(|| self.surely_leads(from.0, from.1))??;
+            let inode = self.inode_known(ino)?;
+            let replaced = match self.surely_absent(to.0, to.1) {
+                true => None,
+                false => Some(self.inode_known(self.surely_leads(to.0, to.1)?)?),
+            };
+            if no_replace && replaced.is_some()
+                || replaced.as_ref().is_some_and(|replaced| replaced.ino == ino)
+                || self.inode_known(to.0)?.lock().gone
+                || !inode.lock().may_move(from.0 == to.0, replaced.is_some())
+            {
+                return None;
+            }
+            let changing = self.change_ahead(&[from, to], &[]);
+            let unused = match &replaced {
+                Some(replaced) => replaced.lock().lose_last_name(false, now),
+                None => self.claim_name(to.0, to.1, ino).then_some(Unused::Open),
+            };
+            let Some(unused) = unused else {
+                changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
+                return None;
+            };
+            let mut lost = InodeNo(0);
+            if let Some(replaced) = &replaced {
+                lost = replaced.ino;
+                self.with_names(to.0, |names| names.replace(to.1, lost, ino));
+            }
+            self.with_names(from.0, |names| names.remove(from.1, ino));
+            let is_file = inode.lock().moved(now);
+            done = Some((replaced, unused, changing, Hint { ino, is_file }));
+            Some(Change::Rename {
+                parent: from.0,
+                name: from.1.to_vec(),
+                new_parent: to.0,
+                new_name: to.1.to_vec(),
+                no_replace,
+                exchange: false,
+                open: unused != Unused::Settled,
+                highest: self.any_version(),
+                expect: Some((ino, lost)),
+                now,
+            })
+        });
+        let Some((replaced, unused, changing, hint)) = done.filter(|_| appended) else { return false };
+        changing.end(&Ok(MgrReply::Done), &[Some(Hint::NOTHING), Some(hint)], Touched::At(now, 0));
+        if let Some(replaced) = replaced.filter(|_| unused != Unused::Open) {
+            self.give_up(&replaced, unused != Unused::Settled);
+        }
+        true
+    }
+
+    /// A name is about to be moved, perhaps over another: what was written to it is made durable first, so that after a crash the
+    /// other name has its old content or all of the new one.
+    pub async fn content_first(
+        self: &Arc<Core>,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+    ) -> Result<(), Errno> {
+        let known = |(dir, name): (InodeNo, &[u8])| self.known_name(dir, name).map(|hint| hint.ino);
+        if self.surely_absent(to.0, to.1) || known(to) == Some(InodeNo(0)) {
+            return Ok(());
+        }
+        let Some(ino) = self.surely_leads(from.0, from.1).or_else(|| known(from)) else { return Ok(()) };
+        match self.inode_known(ino).filter(|inode| inode.lock().content_unsettled()) {
+            Some(inode) => self.make_durable(&inode, 0, u64::MAX, true).await,
+            None => Ok(()),
+        }
+    }
+
+    fn with_names(&self, dir: InodeNo, change: impl FnOnce(&mut AllNames)) {
+        if let Some(inode) = self.inode_known(dir)
+            && let Some(names) = &mut inode.lock().names.all
+        {
+            change(names);
+        }
+    }
+
     /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:
     /// each directory gets its owner, mode and times.
     pub fn set_ahead(self: &Arc<Core>, inode: &Arc<Inode>, change: &Change) -> Option<Attr> {
@@ -117,7 +208,7 @@ impl Core {
         let mut done = None;
         self.calls.ahead.append_change(|| {
             let attr = self.may_make_ahead().then(|| self.attr_set(inode, change))??;
-            done = Some((attr, self.change(&[], &[inode.ino])));
+            done = Some((attr, self.change_ahead(&[], &[inode.ino])));
             Some(change.clone())
         });
         let (attr, changing) = done?;
@@ -149,7 +240,7 @@ impl Core {
 
     /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
     /// it looks whether the directory is in it: both need the directory to be there.
-    fn may_make_ahead(&self) -> bool {
+    pub(super) fn may_make_ahead(&self) -> bool {
         self.tunables.names_ahead
             && !self.session.is_guest()
             && self.whole().is_some()
@@ -194,16 +285,11 @@ impl Core {
         let Some(inode) = self.inode_known(dir) else { return false };
         let mut state = inode.lock();
         let gone = state.gone;
-        let Some(names) = &mut state.names.made else { return false };
+        let Some(names) = &mut state.names.all else { return false };
         if gone || names.may_hold(name) {
             return false;
         }
-        let noted = names.make(name, ino);
-        if !noted {
-            // Too many: nothing is known of it any more.
-            state.names.made = None;
-        }
-        noted
+        names.make(name, ino)
     }
 }
 

@@ -7,8 +7,8 @@ use super::hint::Hints;
 /// See the file's head.
 #[derive(Default)]
 pub(crate) struct NameCaches {
-    /// Names in directories made here.
-    pub made: Arc<AtomicUsize>,
+    /// Names in directories of which all are known.
+    pub all: Arc<AtomicUsize>,
     /// Names kept under tokens.
     pub kept: Arc<AtomicUsize>,
     /// What names led to when the kernel asked last.

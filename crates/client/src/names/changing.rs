@@ -29,26 +29,50 @@ pub(crate) struct Changing {
     /// All that are changed, each once.
     inodes: Vec<Arc<Inode>>,
     begun: ChangeBegun,
+    /// What is known of all names has it already.
+    ahead: bool,
     ended: bool,
 }
 
 impl Core {
-    /// A change of names, and of the attributes of their directories and of `others`, begins.
+    /// A change of names, and of the attributes of their directories and of `others`, begins at the manager: to be told before it hears
+    /// of it.
     pub fn change(self: &Arc<Core>, names: &[(InodeNo, &[u8])], others: &[InodeNo]) -> Changing {
+        self.begin_change(names, others, false)
+    }
+
+    /// The same of one that is made ahead of the manager.
+    pub fn change_ahead(self: &Arc<Core>, names: &[(InodeNo, &[u8])], others: &[InodeNo]) -> Changing {
+        self.begin_change(names, others, true)
+    }
+
+    fn begin_change(
+        self: &Arc<Core>,
+        names: &[(InodeNo, &[u8])],
+        others: &[InodeNo],
+        ahead: bool,
+    ) -> Changing {
         let begun = self.sharing.begin_change();
-        let mut inodes: Vec<Arc<Inode>> = names.iter().map(|(dir, _)| self.inode(*dir)).collect();
-        let names = names.iter().zip(inodes.clone()).map(|((_, name), inode)| {
+        let dirs: Vec<Arc<Inode>> = names.iter().map(|(dir, _)| self.inode(*dir)).collect();
+        let others = others.iter().filter_map(|ino| self.inode_known(*ino));
+        let mut inodes: Vec<Arc<Inode>> = dirs.iter().cloned().chain(others).collect();
+        inodes.sort_unstable_by_key(|inode| inode.ino);
+        inodes.dedup_by_key(|inode| inode.ino);
+        // First: who begins to list all names sees that, or what is noted below.
+        inodes.iter().for_each(|inode| inode.lock().names.kept.begin_change());
+        let names = names.iter().zip(dirs).map(|((_, name), inode)| {
             let mut state = inode.lock();
             let generation = state.names.kept.begin_name_change(&self.names.kept, name);
+            match &mut state.names.all {
+                _ if ahead => {}
+                Some(names) => names.doubt(name),
+                None => self.sharing.note_name_elsewhere(),
+            }
             drop(state);
             (inode, name.to_vec(), generation)
         });
         let names = names.collect();
-        inodes.extend(others.iter().filter_map(|ino| self.inode_known(*ino)));
-        inodes.sort_unstable_by_key(|inode| inode.ino);
-        inodes.dedup_by_key(|inode| inode.ino);
-        inodes.iter().for_each(|inode| inode.lock().names.kept.begin_change());
-        Changing { core: self.clone(), names, inodes, begun, ended: false }
+        Changing { core: self.clone(), names, inodes, begun, ahead, ended: false }
     }
 
     /// It is not known any more whether what is kept is true, or stays so.
@@ -87,6 +111,9 @@ impl Changing {
         for (at, (inode, name, generation)) in self.names.iter().enumerate() {
             let mut state = inode.lock();
             let hint = leads.get(at).copied().flatten().filter(|_| reply.is_ok());
+            if let Some(names) = state.names.all.as_mut().filter(|_| !self.ahead) {
+                names.settle(name, reply.is_ok(), hint.map(|hint| hint.ino));
+            }
             let hint = hint.filter(|_| state.keeps());
             state.names.kept.end_name_change(name, *generation, hint);
         }

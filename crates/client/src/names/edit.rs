@@ -22,9 +22,8 @@ impl Core {
     pub async fn create_now(self: &Arc<Core>, change: Change) -> Result<(Attr, bool), Errno> {
         let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
         let name = &name.clone()[..];
-        self.note_name(parent, name);
-        let asked = self.sharing.now();
         let changing = self.change(&[(parent, name)], &[]);
+        let asked = self.sharing.now();
         let hold = kind == FileKind::File && self.whole().is_none();
         let reply = self.calls.mutate_and_hold(change, hold).await;
         let touched = match reply {
@@ -71,7 +70,6 @@ impl Core {
             FileKind::File => Some(self.hold(&inode, Need::Write).await?),
             _ => None,
         };
-        self.note_name(parent, name);
         let now = now();
         let change = Change::Link { ino, parent, name: name.to_vec(), now };
         let changing = self.change(&[(parent, name)], &[ino]);
@@ -89,7 +87,6 @@ impl Core {
         name: &[u8],
         directory: bool,
     ) -> Result<(), Errno> {
-        self.doubt_name(parent, name);
         // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
         // what is not, is given up right after.
         for _ in 0..STALE_TRIES {
@@ -124,11 +121,6 @@ impl Core {
         no_replace: bool,
         exchange: bool,
     ) -> Result<(), Errno> {
-        self.note_name(new_parent, new_name);
-        match exchange {
-            true => self.note_name(parent, name),
-            false => self.doubt_name(parent, name),
-        }
         let places = [(parent, name), (new_parent, new_name)];
         for _ in 0..STALE_TRIES {
             let (holds, inos) = self.hold_names(&places).await?;

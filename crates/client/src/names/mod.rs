@@ -2,6 +2,7 @@
 
 mod absent;
 pub(crate) mod ahead;
+pub(crate) mod all;
 pub(crate) mod cache;
 pub(crate) mod changing;
 pub(crate) mod directory;
@@ -9,5 +10,5 @@ mod edit;
 pub(crate) mod hint;
 pub(crate) mod kept;
 pub(crate) mod lookup;
-pub(crate) mod made;
+
 mod storm;

@@ -17,8 +17,11 @@ async fn make(client: &Client, parent: InodeNo, name: &str, kind: FileKind) -> R
 }
 
 /// A directory of the client's own, which the manager knows.
-async fn directory(client: &Client) -> InodeNo {
-    make(client, InodeNo::ROOT, "d", FileKind::Directory).await.unwrap().ino
+async fn directory(world: &World, client: &Client) -> InodeNo {
+    let dir = make(client, InodeNo::ROOT, "d", FileKind::Directory).await.unwrap().ino;
+    client.fsync(dir, false).await.unwrap();
+    world.manager.forget_told();
+    dir
 }
 
 /// Files and directories, each in the directory made last; their names in order.
@@ -46,7 +49,7 @@ fn tells(request: &MgrRequest) -> bool {
 async fn names_are_told_in_order_and_in_batches() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     let before = world.manager.calls.load(SeqCst);
     let made = tree(&client, top, 0, 640).await;
     // All that is asked sees what was made.
@@ -55,16 +58,51 @@ async fn names_are_told_in_order_and_in_batches() {
     assert_eq!(world.manager.told(), made);
     let messages = world.manager.calls.load(SeqCst) - before;
     assert!(messages < 40, "{messages} messages for 640 names");
-    // In the root, of which not all names are known, names are made at the manager.
-    make(&client, InodeNo::ROOT, "other", FileKind::File).await.unwrap();
-    assert_eq!(world.manager.told(), made);
+}
+
+#[tokio::test]
+async fn a_directory_that_was_there_before_is_listed_once() {
+    let mut world = World::new(2, 1);
+    for i in 0..2500 {
+        world.manager.make(format!("old{i}").as_bytes(), 0, [].into_iter());
+    }
+    let client = world.mount(ahead());
+    let before = world.manager.calls.load(SeqCst);
+    let names: Vec<Vec<u8>> = (0..640).map(|i| format!("n{i}").into_bytes()).collect();
+    for (i, name) in names.iter().enumerate() {
+        make(&client, InodeNo::ROOT, std::str::from_utf8(name).unwrap(), FileKind::File).await.unwrap();
+        if i == 1 {
+            assert!(world.manager.told().is_empty(), "two pages of three are known");
+        }
+    }
+    // What was there is there, and goes ahead of the manager when it is known.
+    let again = make(&client, InodeNo::ROOT, "old7", FileKind::File).await;
+    assert_eq!(again.map(drop), Err(Errno(libc::EEXIST)));
+    for i in 0..640 {
+        let name = format!("old{i}");
+        assert_eq!(client.lookup(InodeNo::ROOT, name.as_bytes()).await.unwrap().nlink, 1);
+        unlink(&client, InodeNo::ROOT, &name, false).await.unwrap();
+        assert_eq!(client.lookup(InodeNo::ROOT, name.as_bytes()).await.map(drop), Err(Errno::ENOENT));
+    }
+    // What is made and removed at the manager is known as well.
+    let linked = client.lookup(InodeNo::ROOT, b"n5").await.unwrap().ino;
+    client.link(linked, InodeNo::ROOT, b"link").await.unwrap();
+    unlink(&client, InodeNo::ROOT, "n5", false).await.unwrap();
+    make(&client, InodeNo::ROOT, "n5", FileKind::File).await.unwrap();
+    unlink(&client, InodeNo::ROOT, "link", false).await.unwrap();
+    client.fsync(InodeNo::ROOT, false).await.unwrap();
+    let told = world.manager.told();
+    assert_eq!(told[..638], names[2..]);
+    assert_eq!((told.len(), &told[1278..]), (1280, &[b"n5".to_vec(), b"-link".to_vec()][..]));
+    let messages = world.manager.calls.load(SeqCst) - before;
+    assert!(messages < 640 + 100, "{messages} messages: one for each file that is looked at");
 }
 
 #[tokio::test]
 async fn attributes_of_directories_follow_in_order() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     // No answer comes, and none is waited for.
     *world.manager.which.lock().unwrap() = tells;
     let held = world.manager.on_their_way.write().await;
@@ -85,7 +123,7 @@ async fn attributes_of_directories_follow_in_order() {
 async fn each_is_told_once_however_often_answers_are_lost() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     world.manager.lossy.store(3, SeqCst);
     let made = tree(&client, top, 0, 900).await;
     client.fsync(top, false).await.unwrap();
@@ -97,7 +135,7 @@ async fn each_is_told_once_however_often_answers_are_lost() {
 async fn fsync_and_blocks_wait_for_the_name() {
     let mut world = World::new(2, 1);
     let client = Arc::new(world.mount(ahead()));
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     *world.manager.which.lock().unwrap() = tells;
     let held = world.manager.on_their_way.write().await;
     let ino = make(&client, top, "f", FileKind::File).await.unwrap().ino;
@@ -123,7 +161,7 @@ async fn fsync_and_blocks_wait_for_the_name() {
 async fn what_is_lost_with_the_session_is_said() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     *world.manager.which.lock().unwrap() = tells;
     let held = world.manager.on_their_way.write().await;
     let first = make(&client, top, "first", FileKind::File).await.unwrap().ino;
@@ -146,7 +184,7 @@ async fn what_is_lost_with_the_session_is_said() {
 async fn a_client_that_dies_leaves_a_beginning_of_what_it_made() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     let mut made = tree(&client, top, 0, 300).await;
     client.fsync(top, false).await.unwrap();
     *world.manager.which.lock().unwrap() = tells;
@@ -175,7 +213,7 @@ async fn unlink(client: &Client, parent: InodeNo, name: &str, directory: bool) -
 async fn removals_follow_in_order_and_names_can_be_made_again() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     *world.manager.which.lock().unwrap() = tells;
     // No answer comes, and none is waited for.
     let held = world.manager.on_their_way.write().await;
@@ -201,7 +239,7 @@ async fn removals_follow_in_order_and_names_can_be_made_again() {
 async fn only_what_is_certain_is_removed_ahead() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     let sub = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
     let file = make(&client, sub, "f", FileKind::File).await.unwrap().ino;
     assert_eq!(unlink(&client, top, "sub", true).await, Err(Errno(libc::ENOTEMPTY)));
@@ -210,14 +248,15 @@ async fn only_what_is_certain_is_removed_ahead() {
     assert_eq!(client.getattr(file).await.unwrap().nlink, 1);
     unlink(&client, top, "other", false).await.unwrap();
     assert_eq!(unlink(&client, sub, "f", false).await, Err(Errno::ENOENT));
-    assert_eq!(world.manager.told(), [b"sub".to_vec(), b"f".to_vec()], "the others went to the manager");
+    let told: [&[u8]; 3] = [b"sub", b"f", b"-other"];
+    assert_eq!(world.manager.told(), told, "what was not the last name went to the manager");
 }
 
 #[tokio::test]
 async fn what_is_open_stays_until_it_is_closed() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     let ino = make(&client, top, "f", FileKind::File).await.unwrap().ino;
     let handle = client.open(ino, RW).await.unwrap();
     unlink(&client, top, "f", false).await.unwrap();
@@ -233,7 +272,7 @@ async fn what_is_open_stays_until_it_is_closed() {
 async fn removals_are_told_once_however_often_answers_are_lost() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
-    let top = directory(&client).await;
+    let top = directory(&world, &client).await;
     world.manager.lossy.store(3, SeqCst);
     let mut told: Vec<Vec<u8>> = Vec::new();
     for i in 0..600 {
@@ -248,4 +287,64 @@ async fn removals_are_told_once_however_often_answers_are_lost() {
     world.manager.lossy.store(0, SeqCst);
     assert_eq!(world.manager.told(), told);
     assert_eq!(client.readdir(top, 0, 4096, false).await.unwrap().entries.len(), 200);
+}
+
+async fn rename(client: &Client, from: (InodeNo, &str), to: (InodeNo, &str)) -> Result<(), Errno> {
+    client.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), false, false).await
+}
+
+#[tokio::test]
+async fn renames_follow_in_order() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&world, &client).await;
+    *world.manager.which.lock().unwrap() = tells;
+    // No answer comes, and none is waited for.
+    let held = world.manager.on_their_way.write().await;
+    let sub = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
+    make(&client, top, "a", FileKind::File).await.unwrap();
+    let old = make(&client, sub, "b", FileKind::File).await.unwrap().ino;
+    rename(&client, (top, "a"), (sub, "b")).await.unwrap();
+    assert_eq!(client.lookup(top, b"a").await.map(drop), Err(Errno::ENOENT));
+    rename(&client, (top, "sub"), (top, "moved")).await.unwrap();
+    rename(&client, (sub, "b"), (top, "a")).await.unwrap();
+    make(&client, sub, "b", FileKind::File).await.unwrap();
+    unlink(&client, top, "a", false).await.unwrap();
+    assert_eq!(client.lookup(top, b"a").await.map(drop), Err(Errno::ENOENT));
+    drop(held);
+    client.fsync(top, false).await.unwrap();
+    let told: [&[u8]; 8] = [b"sub", b"a", b"b", b"a>b", b"sub>moved", b"b>a", b"b", b"-a"];
+    assert_eq!(world.manager.told(), told);
+    until("what was replaced is reclaimed", || world.manager.record(old).is_none()).await;
+    assert_eq!(client.lookup(top, b"moved").await.unwrap().ino, sub);
+    // Whether a directory would come below itself is looked at where all are known.
+    let deep = make(&client, sub, "deep", FileKind::Directory).await.unwrap().ino;
+    rename(&client, (sub, "deep"), (top, "deep")).await.unwrap();
+    assert_eq!(client.lookup(top, b"deep").await.unwrap().ino, deep);
+    assert_eq!(world.manager.told().last().unwrap(), b"deep");
+}
+
+#[tokio::test]
+async fn a_rename_over_a_file_comes_after_the_content() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&world, &client).await;
+    for len in [10, 3 * BLOCK as usize] {
+        let old = make(&client, top, "f", FileKind::File).await.unwrap().ino;
+        let new = make(&client, top, "f.new", FileKind::File).await.unwrap().ino;
+        let handle = client.open(new, RW).await.unwrap();
+        client.write(handle, 0, &vec![9; len]).await.unwrap();
+        let open = client.open(old, RW).await.unwrap();
+        rename(&client, (top, "f.new"), (top, "f")).await.unwrap();
+        assert_eq!(world.manager.record(new).unwrap().0, len as u64, "the manager has all of it");
+        client.fsync(top, false).await.unwrap();
+        assert_eq!(world.manager.told().last().unwrap(), b"f.new>f");
+        // What was replaced stays while it is open.
+        assert_eq!(client.getattr(old).await.unwrap().nlink, 0);
+        assert!(world.manager.record(old).is_some());
+        client.release(open);
+        client.release(handle);
+        until("it is reclaimed", || world.manager.record(old).is_none()).await;
+        unlink(&client, top, "f", false).await.unwrap();
+    }
 }

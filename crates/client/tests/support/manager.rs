@@ -180,6 +180,11 @@ impl FakeManager {
         self.state.lock().unwrap().told.clone()
     }
 
+    /// What was told so far is not listed.
+    pub fn forget_told(&self) {
+        self.state.lock().unwrap().told.clear();
+    }
+
     /// A file of this size with these blocks, as if it had been written.
     pub fn make(&self, name: &[u8], size: u64, blocks: impl Iterator<Item = u64>) -> InodeNo {
         let mut state = self.state.lock().unwrap();
@@ -214,7 +219,16 @@ impl FakeManager {
                 Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
                 None if ino == InodeNo::ROOT => {
                     let (kind, mode, nlink) = (FileKind::Directory, 0o755, 2);
-                    MgrReply::Attr(Box::new(Attr { ino, kind, mode, nlink, ..Attr::default() }))
+                    let (pool, block_size) = (PoolId(1), self.block_size);
+                    MgrReply::Attr(Box::new(Attr {
+                        ino,
+                        kind,
+                        mode,
+                        nlink,
+                        pool,
+                        block_size,
+                        ..Attr::default()
+                    }))
                 }
                 None => errno(2),
             },
@@ -229,8 +243,8 @@ impl FakeManager {
                 let extents: Vec<_> = all.clone().take(limit).collect();
                 MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
-            MgrRequest::ReadDir { ino: dir, plus, .. } => {
-                let names = state.names.iter().filter(|((parent, _), _)| *parent == dir);
+            MgrRequest::ReadDir { ino: dir, plus, cookie, limit } => {
+                let names = state.names.iter().filter(|((parent, _), ino)| *parent == dir && ino.0 > cookie);
                 let entries = names.map(|((_, name), &ino)| DirEntry {
                     name: name.clone(),
                     ino,
@@ -238,7 +252,11 @@ impl FakeManager {
                     cookie: ino.0,
                     attr: node(ino).filter(|_| plus).map(|n| n.attr.clone()),
                 });
-                MgrReply::Entries { entries: entries.collect(), end: true, parent: InodeNo::ROOT }
+                let mut entries: Vec<_> = entries.collect();
+                entries.sort_by_key(|entry| entry.cookie);
+                let end = entries.len() <= limit as usize;
+                entries.truncate(limit as usize);
+                MgrReply::Entries { entries, end, parent: InodeNo::ROOT }
             }
             MgrRequest::Reserve { bytes, .. } => {
                 let room = self.room.load(SeqCst);
@@ -293,7 +311,8 @@ impl FakeManager {
             }
             Change::CreateAs { ino, parent, name, kind, mode, uid, gid, now, .. } => {
                 assert!(state.numbers.contains(&ino.0), "{ino} was not granted, or one above it was used");
-                assert!(state.nodes.contains_key(&parent), "{ino} has no directory");
+                let there = parent == InodeNo::ROOT || state.nodes.contains_key(&parent);
+                assert!(there, "{ino} has no directory");
                 assert!(!state.names.contains_key(&(parent, name.clone())), "{ino} is made twice");
                 state.numbers.start = ino.0 + 1;
                 state.told.push(name.clone());
@@ -328,6 +347,28 @@ impl FakeManager {
                 let attr = Box::new(node.attr.clone());
                 if !open && attr.nlink == 0 {
                     self.reclaim(state, ino, highest);
+                }
+                MgrReply::Unlinked { attr: Some(attr) }
+            }
+            Change::Rename { parent, name, new_parent, new_name, expect, open, highest, now, .. } => {
+                let found = |dir, name: &Vec<u8>| state.names.get(&(dir, name.clone())).copied();
+                let (moved, old) = (found(parent, &name), found(new_parent, &new_name));
+                if expect.is_some_and(|(from, to)| Some(from) != moved || to != old.unwrap_or_default()) {
+                    return errno(libc::ESTALE);
+                }
+                let Some(moved) = moved else { return errno(2) };
+                if expect.is_some() {
+                    state.told.push([&name[..], b">", &new_name[..]].concat());
+                }
+                state.names.remove(&(parent, name));
+                state.names.insert((new_parent, new_name), moved);
+                state.nodes.get_mut(&moved).unwrap().attr.ctime = now;
+                let Some(old) = old else { return MgrReply::Unlinked { attr: None } };
+                let node = state.nodes.get_mut(&old).unwrap();
+                node.attr.nlink -= 1;
+                let attr = Box::new(node.attr.clone());
+                if !open && attr.nlink == 0 {
+                    self.reclaim(state, old, highest);
                 }
                 MgrReply::Unlinked { attr: Some(attr) }
             }
