@@ -134,44 +134,24 @@ struct Cells {
     ops: u64,
     bytes: u64,
     ns: u64,
-    /// The buckets from `least` to before `end` may have some; the others have none.
-    least: u8,
-    end: u8,
     latency: [u32; LATENCY_BUCKETS],
 }
 
 impl Cells {
-    const NONE: Cells =
-        Cells { ops: 0, bytes: 0, ns: 0, least: u8::MAX, end: 0, latency: [0; LATENCY_BUCKETS] };
+    const NONE: Cells = Cells { ops: 0, bytes: 0, ns: 0, latency: [0; LATENCY_BUCKETS] };
 
     fn add(&mut self, bytes: u64, ns: u64) {
         self.ops += 1;
         self.bytes += bytes;
         self.ns = self.ns.saturating_add(ns);
-        let bucket = latency_bucket(ns);
-        self.latency[bucket] += 1;
-        (self.least, self.end) = (self.least.min(bucket as u8), self.end.max(bucket as u8 + 1));
-    }
-
-    fn buckets(&self) -> std::ops::Range<usize> {
-        usize::from(self.least.min(self.end))..usize::from(self.end)
+        self.latency[latency_bucket(ns)] += 1;
     }
 
     fn merge(&mut self, other: &Cells) {
         self.ops += other.ops;
         self.bytes += other.bytes;
         self.ns = self.ns.saturating_add(other.ns);
-        (self.least, self.end) = (self.least.min(other.least), self.end.max(other.end));
-        for bucket in other.buckets() {
-            self.latency[bucket] = self.latency[bucket].saturating_add(other.latency[bucket]);
-        }
-    }
-
-    /// As [`Cells::NONE`]. Where each operation is of another file each takes a row anew: only what was counted is touched.
-    fn clear(&mut self) {
-        let buckets = self.buckets();
-        self.latency[buckets].fill(0);
-        (self.ops, self.bytes, self.ns, self.least, self.end) = (0, 0, 0, u8::MAX, 0);
+        self.latency.iter_mut().zip(&other.latency).for_each(|(all, n)| *all = all.saturating_add(*n));
     }
 
     fn weight(&self) -> u64 {
@@ -242,16 +222,15 @@ impl Table {
         self.floors[first / WAYS] = self.missed[at];
         let op = usize::from(self.keys[at].op) % OPS;
         self.other[op].merge(&self.cells[at]);
-        self.cells[at].clear();
+        self.cells[at] = Cells::NONE;
         at
     }
 
     fn clear(&mut self) {
         for at in self.used.drain(..).map(usize::from) {
-            (self.tags[at], self.missed[at]) = (0, 0);
-            self.cells[at].clear();
+            (self.tags[at], self.missed[at], self.cells[at]) = (0, 0, Cells::NONE);
         }
-        self.other.iter_mut().filter(|cells| cells.ops > 0).for_each(Cells::clear);
+        self.other.iter_mut().filter(|cells| cells.ops > 0).for_each(|cells| *cells = Cells::NONE);
         self.floors.fill(0);
         (self.recorded, self.timed) = (0, Duration::ZERO);
     }
