@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -553,7 +553,6 @@ impl Client {
     pub async fn delete(&mut self, block: u64) {
         self.blocks.remove(&block);
         self.metas.remove(&block);
-        let view = self.io.view();
         let item = DeleteStrips {
             fs: FS,
             inode: INODE,
@@ -561,17 +560,22 @@ impl Client {
             last: BlockIndex(block),
             highest: self.version(),
         };
-        for pdisk in view.map.pdisks.iter().filter(|p| p.state.written()).map(|p| p.id) {
-            let until = Instant::now() + Duration::from_secs(10);
-            loop {
-                let request = NsdRequest::Delete { pdisk, items: vec![item] };
-                match self.io.call(pdisk, request, vec![], OpClass::Write, until).await {
-                    Ok((reply, _)) => break assert_eq!(reply, NsdReply::Done),
-                    // The map has changed: again under the new one, as the manager does.
-                    Err(fault) => assert!(Instant::now() < until, "{fault}"),
+        // As the manager does: also those that are written to only since the map has changed.
+        let (mut answered, until) = (BTreeSet::new(), Instant::now() + Duration::from_secs(10));
+        loop {
+            let view = self.io.view();
+            let left = view.map.pdisks.iter().find(|p| p.state.written() && !answered.contains(&p.id));
+            let Some(pdisk) = left.map(|p| p.id) else { return };
+            let request = NsdRequest::Delete { pdisk, items: vec![item] };
+            match self.io.call(pdisk, request, vec![], OpClass::Write, until).await {
+                Ok((reply, _)) => {
+                    assert_eq!(reply, NsdReply::Done);
+                    answered.insert(pdisk);
+                    continue;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                Err(fault) => assert!(Instant::now() < until, "{fault}"),
             }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
