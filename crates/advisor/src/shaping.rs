@@ -12,6 +12,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What shows all disciplines: asked for one device alone it leaves the device out.
 const SHOW: [&str; 3] = ["tc", "qdisc", "show"];
+
 /// The command that makes it so.
 pub(crate) fn command(device: &str, shaper: &str) -> String {
     words(device, shaper).join(" ")

@@ -134,22 +134,22 @@ impl AllNames {
             return;
         }
         let before = entry.get() & !CHANGING;
+        // None: no name has the hash.
         let now = match leads.map(|ino| ino.0) {
             // What is listed later may be older.
-            _ if self.known != Known::All => UNSURE,
-            _ if !changed => before,
-            Some(0) => 0,
+            _ if self.known != Known::All => Some(UNSURE),
+            _ if !changed => (before != 0).then_some(before),
+            Some(0) => None,
             // If there was one, the name may be another of its hash.
-            Some(ino) if (before == 0 || before == ino) && ino < CHANGING => ino,
-            _ => UNSURE,
+            Some(ino) if (before == 0 || before == ino) && ino < CHANGING => Some(ino),
+            _ => Some(UNSURE),
         };
-        let vacant =
-            self.known == Known::All && (!changed && before == 0 || changed && leads == Some(InodeNo(0)));
-        if vacant {
-            entry.remove();
-            self.total.fetch_sub(1, Relaxed);
-        } else {
-            entry.insert(now);
+        match now {
+            Some(now) => _ = entry.insert(now),
+            None => {
+                entry.remove();
+                self.total.fetch_sub(1, Relaxed);
+            }
         }
     }
 

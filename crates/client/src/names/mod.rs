@@ -10,5 +10,4 @@ mod edit;
 pub(crate) mod hint;
 pub(crate) mod kept;
 pub(crate) mod lookup;
-
 mod storm;

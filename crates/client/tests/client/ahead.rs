@@ -348,3 +348,18 @@ async fn a_rename_over_a_file_comes_after_the_content() {
         unlink(&client, top, "f", false).await.unwrap();
     }
 }
+
+/// Also where each name is at the manager when its call returns.
+#[tokio::test]
+async fn with_durable_names_it_does_as_well() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(small());
+    let top = directory(&world, &client).await;
+    make(&client, top, "f", FileKind::File).await.unwrap();
+    let new = make(&client, top, "f.new", FileKind::File).await.unwrap().ino;
+    let handle = client.open(new, RW).await.unwrap();
+    client.write(handle, 0, &vec![9; 3 * BLOCK as usize]).await.unwrap();
+    rename(&client, (top, "f.new"), (top, "f")).await.unwrap();
+    assert_eq!(world.manager.record(new).unwrap().0, 3 * u64::from(BLOCK), "the manager has all of it");
+    client.release(handle);
+}

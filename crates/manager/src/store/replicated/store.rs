@@ -401,9 +401,7 @@ impl ReplicatedStore {
             }
         })
     }
-}
 
-impl ReplicatedStore {
     /// What was committed.
     fn state_of(&self, state: &State) -> Result<Snapshot, StoreError> {
         // None only before the first commit of the table, or after a failed one.
