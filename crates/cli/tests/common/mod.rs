@@ -26,8 +26,9 @@ pub fn ok(args: &[&str]) -> String {
     let output = ropewalk(args);
     assert!(
         output.status.success(),
-        "ropewalk {args:?}: {}\n{}",
+        "ropewalk {args:?}: {}\n{}{}",
         output.status,
+        String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).expect("UTF-8")
