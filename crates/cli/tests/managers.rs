@@ -122,14 +122,14 @@ fn exchange(cluster: &Cluster, name: &str, other: &str) {
     all_stand(cluster);
 }
 
-/// What is said of a table that rests. A damaged one that follows is not mended, but copied anew.
+/// What is said of a table that rests: it holds all only after a stop in good order. A damaged one that follows is not mended, but copied anew.
 fn look_at_tables(cluster: &Cluster) {
     let dir = cluster.dir();
     let command = |what: &'static str| ["manager", what, "--dir", dir.to_str().unwrap()];
     let error = refused(&command("check"));
     assert!(error.contains("at rest") && error.contains("ropewalk down"), "{error}");
     let (local, follower) = standbys(cluster).swap_remove(0);
-    let rest = || cluster.kill(|process| process == local);
+    let rest = || cluster.stop(|process| process == local);
     let whole = |told: &str| assert!(told.contains(dir.join(&local).to_str().unwrap()), "{told}");
     rest();
     whole(&ok(&command("check")));

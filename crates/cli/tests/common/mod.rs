@@ -187,15 +187,24 @@ impl Cluster {
 
     /// SIGKILL to the processes whose name passes the filter; waits until they are gone.
     pub fn kill(&self, filter: impl Fn(&str) -> bool) {
+        self.end(filter, rustix::process::Signal::KILL);
+    }
+
+    /// Stops these processes in good order, and waits until they are gone.
+    pub fn stop(&self, filter: impl Fn(&str) -> bool) {
+        self.end(filter, rustix::process::Signal::TERM);
+    }
+
+    fn end(&self, filter: impl Fn(&str) -> bool, signal: rustix::process::Signal) {
         let victims: Vec<(String, i32)> =
             self.processes().into_iter().filter(|(name, _)| filter(name)).collect();
         for &(_, pid) in &victims {
             let pid = rustix::process::Pid::from_raw(pid).expect("positive");
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::kill_process(pid, signal);
         }
         let end = Instant::now() + Duration::from_secs(20);
         while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some() || has_threads(pid)) {
-            assert!(Instant::now() < end, "killed processes do not go away");
+            assert!(Instant::now() < end, "{signal:?} does not end {victims:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
