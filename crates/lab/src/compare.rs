@@ -8,7 +8,7 @@ use crate::{
     expect::NOISE_ASSUMED,
     observe::median,
     plan::{Figure, Step},
-    report::{Report, SeriesReport},
+    report::{self, Report, SeriesReport},
     workload::{Outcome, TestSummary, by_test},
 };
 
@@ -36,6 +36,60 @@ pub enum Change {
     New,
 }
 
+/// What a point's value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measured {
+    /// Operations a second.
+    Operations,
+    /// Bytes a second.
+    Bytes,
+    /// How long a job took.
+    Seconds,
+}
+
+impl From<Figure> for Measured {
+    fn from(figure: Figure) -> Measured {
+        match figure {
+            Figure::Operations => Measured::Operations,
+            Figure::Bytes => Measured::Bytes,
+        }
+    }
+}
+
+impl Measured {
+    /// A value for people, with its unit.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Measured::Operations => report::show(Figure::Operations, value),
+            Measured::Bytes => report::show(Figure::Bytes, value),
+            Measured::Seconds => report::time(value * 1e6),
+        }
+    }
+
+    /// The speed that a value stands for: more is faster.
+    fn speed(self, value: f64) -> f64 {
+        if self == Measured::Seconds { 1.0 / value } else { value }
+    }
+
+    /// By what part of itself the speed changed.
+    pub fn faster_by(self, before: f64, after: f64) -> f64 {
+        self.speed(after) / self.speed(before) - 1.0
+    }
+
+    /// What became of a value, from this relative difference on.
+    fn change(self, before: f64, after: f64, threshold: f64) -> Change {
+        let (before, after) = (self.speed(before), self.speed(after));
+        if after < before * (1.0 - threshold) {
+            Change::Slower
+        } else if after * (1.0 - threshold) > before {
+            Change::Faster
+        } else {
+            Change::Same
+        }
+    }
+}
+
 /// One point in both runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Compared {
@@ -45,8 +99,8 @@ pub struct Compared {
     pub series: String,
     /// How many parts.
     pub step: u32,
-    /// What is counted.
-    pub figure: Figure,
+    /// What is measured.
+    pub figure: Measured,
     /// In the first run.
     pub before: Option<f64>,
     /// In the second.
@@ -75,11 +129,15 @@ impl Comparison {
 
 type Key = (String, String, u32);
 
-fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
+/// What is measured, the value, its noise.
+type Value = (Measured, f64, f64);
+
+fn points(report: &Report) -> BTreeMap<Key, Value> {
     let all = report.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
     let of = |(plan, series): (&crate::report::PlanReport, &SeriesReport)| {
         let asked = &plan.planned.plan;
-        let (plan, name, figure) = (asked.name.clone(), series.series.name.clone(), series.series.figure);
+        let (plan, name) = (asked.name.clone(), series.series.name.clone());
+        let figure = Measured::from(series.series.figure);
         let noise = series.analysis.noise;
         // What failed is no speed, whatever it did in the meantime.
         let failed = |step| series.records.iter().any(|r| r.cell.step == step && r.error.is_some());
@@ -97,9 +155,8 @@ fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
     all.flat_map(of).collect()
 }
 
-/// The tests of a workload, each by the jobs of it that one after the other would end in a second. The jobs of a test are equal, so
-/// their spread is its noise.
-fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, (Figure, f64, f64))> {
+/// The tests of a workload, each by the time that its jobs took. The jobs of a test are equal, so their spread is its noise.
+fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, Value)> {
     let mut all = Vec::new();
     for record in &series.records {
         for (test, mut jobs) in record.figures.iter().flat_map(|figures| by_test(&figures.jobs)) {
@@ -108,10 +165,10 @@ fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, (Figure, f64, f64))> {
                 continue;
             }
             let times: Vec<f64> = jobs.iter().map(|job| job.used.real_s).collect();
-            let rate = 1.0 / median(&times).max(f64::MIN_POSITIVE);
+            let seconds = median(&times).max(f64::MIN_POSITIVE);
             let noise = TestSummary::spread(&jobs).unwrap_or(NOISE_ASSUMED).max(series.analysis.noise);
             let key = (plan.to_owned(), format!("{}: {test}", series.series.name), record.cell.step);
-            all.push((key, (Figure::Operations, rate, noise)));
+            all.push((key, (Measured::Seconds, seconds, noise)));
         }
     }
     all
@@ -124,12 +181,10 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
     keys.sort();
     let point = |key: &Key| {
         let (old, new) = (a.get(key), b.get(key));
-        let noise = |point: Option<&(Figure, f64, f64)>| point.map_or(0.0, |p| p.2);
+        let noise = |point: Option<&Value>| point.map_or(0.0, |p| p.2);
         let threshold = (SIGMAS * noise(old).hypot(noise(new))).clamp(LEAST, MOST);
         let change = match (old, new) {
-            (Some(old), Some(new)) if new.1 < old.1 * (1.0 - threshold) => Change::Slower,
-            (Some(old), Some(new)) if new.1 * (1.0 - threshold) > old.1 => Change::Faster,
-            (Some(_), Some(_)) => Change::Same,
+            (Some(old), Some(new)) => old.0.change(old.1, new.1, threshold),
             (Some(_), None) => Change::Gone,
             (None, _) => Change::New,
         };
@@ -137,7 +192,7 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
             plan: key.0.clone(),
             series: key.1.clone(),
             step: key.2,
-            figure: old.or(new).map_or(Figure::Operations, |p| p.0),
+            figure: old.or(new).map_or(Measured::Operations, |p| p.0),
             before: old.map(|p| p.1),
             after: new.map(|p| p.1),
             threshold,
@@ -232,6 +287,17 @@ mod tests {
         // A collapse is seen through any noise.
         let wild: Steps = &[(1, &[60.0, 101.0, 160.0]), (2, &[5.0, 10.0, 40.0])];
         assert_eq!(changes(quiet, wild), (vec![Change::Same, Change::Slower], true));
+    }
+
+    #[test]
+    fn a_job_that_takes_longer_is_slower() {
+        let change = |measured: Measured, after| measured.change(40.0, after, 0.1);
+        assert_eq!(change(Measured::Seconds, 50.0), Change::Slower);
+        assert_eq!(change(Measured::Seconds, 30.0), Change::Faster);
+        assert_eq!(change(Measured::Seconds, 41.0), Change::Same);
+        assert_eq!(change(Measured::Bytes, 50.0), Change::Faster);
+        assert_eq!(Measured::Seconds.show(40.0), "40.00 s");
+        assert_eq!(Measured::Seconds.faster_by(40.0, 50.0), -0.2);
     }
 
     #[test]

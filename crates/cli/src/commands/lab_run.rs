@@ -358,9 +358,11 @@ pub fn comparison(before: &Path, after: &Path) -> Result<Comparison> {
 /// Each point in a line.
 pub fn print_comparison(comparison: &Comparison) {
     let row = |point: &lab::compare::Compared| {
-        let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
+        let value = |value: Option<f64>| value.map_or("-".into(), |v| point.figure.show(v));
         let by = match (point.before, point.after) {
-            (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
+            (Some(a), Some(b)) if a > 0.0 && b > 0.0 => {
+                format!("{:+.1} %", point.figure.faster_by(a, b) * 100.0)
+            }
             _ => String::new(),
         };
         vec![
@@ -374,7 +376,7 @@ pub fn print_comparison(comparison: &Comparison) {
             format!("{:?}", point.change).to_lowercase(),
         ]
     };
-    let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
+    let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "SPEED", "NOISE", "CHANGE"];
     output::table(&header, comparison.points.iter().map(row).collect());
     comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
 }

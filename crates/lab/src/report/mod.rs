@@ -21,6 +21,6 @@ pub use fullstimer::logs;
 pub use html::{STYLE, html};
 pub use jobs::sentences;
 pub use markdown::markdown;
-pub use numbers::{show, unit};
+pub use numbers::{show, time, unit};
 pub use sentence::sentence;
 pub use words::{date, escape};

@@ -110,7 +110,7 @@ mod tests {
             plan: "p".into(),
             series: "s".into(),
             step: 1,
-            figure: lab::plan::Figure::Operations,
+            figure: lab::compare::Measured::Seconds,
             before: Some(1.0),
             after: Some(1.0),
             threshold: 0.03,
