@@ -5,7 +5,9 @@ use crate::{plan::Step, verdict::Limit};
 
 /// Text in HTML.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    // No line ends between a number and its percent sign.
+    text.replace(" %", "\u{a0}%")
 }
 
 /// Sentences in HTML: what stands between backticks is what one types.
