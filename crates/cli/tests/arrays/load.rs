@@ -10,10 +10,10 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use crate::common::Random;
+use crate::common::{Random, rest};
 
 /// Files of one thread.
 const FILES: u64 = 4;
@@ -114,13 +114,14 @@ impl Load {
                     return models;
                 }
                 while !stop.load(Ordering::Relaxed) {
-                    let at = random.below(FILES) as usize;
+                    let (at, begun) = (random.below(FILES) as usize, Instant::now());
                     let (path, model) = &mut models[at];
                     if let Err(error) = change(path, model, &mut random) {
                         assert!(may_fail, "{}: {error}", path.display());
                         break;
                     }
                     changes.fetch_add(1, Ordering::Relaxed);
+                    rest(begun);
                 }
                 models
             })
@@ -137,9 +138,9 @@ impl Load {
     /// Waits until some more changes were made: the load is not stuck.
     pub fn goes_on(&self) {
         let want = self.changes() + 5;
-        let end = std::time::Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(60);
         while self.changes() < want {
-            assert!(std::time::Instant::now() < end, "the load is stuck");
+            assert!(Instant::now() < end, "the load is stuck");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

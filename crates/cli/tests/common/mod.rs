@@ -428,10 +428,18 @@ pub fn write_tree(root: &Path, count: u64, random: &mut Random) -> u64 {
 /// Waits until something holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
+    let mut pause = Duration::from_millis(25);
     while !holds() {
         assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(50));
+        // To ask is often a process of its own, which takes CPU from what is waited for.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
     }
+}
+
+/// A load rests as long as its last step took: what it is there to disturb needs the same few CPUs.
+pub fn rest(step: Instant) {
+    std::thread::sleep(step.elapsed().min(Duration::from_millis(100)));
 }
 
 /// Copies a file or a tree, with all that belongs to it.

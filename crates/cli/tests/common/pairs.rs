@@ -10,9 +10,10 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
+    time::Instant,
 };
 
-use crate::common::{Random, until};
+use crate::common::{Random, rest, until};
 
 /// Names that pairs of writer and reader use in turn.
 const PAIRS: u64 = 20;
@@ -36,13 +37,14 @@ impl Pairs {
                 if told.load(Ordering::Relaxed) {
                     break;
                 }
-                let name = format!("f{}", n % PAIRS);
+                let (name, begun) = (format!("f{}", n % PAIRS), Instant::now());
                 let mut bytes = vec![0; 1 + random.below(2 << 20) as usize];
                 random.fill(&mut bytes);
                 let mut file = File::create(written.join(&name)).unwrap();
                 file.write_all(&bytes).and_then(|()| file.sync_all()).unwrap();
                 assert!(fs::read(read.join(&name)).unwrap() == bytes, "{name} differs at the other client");
                 count.fetch_add(1, Ordering::Relaxed);
+                rest(begun);
             }
         });
         Pairs { stop, done, thread }
