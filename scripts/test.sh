@@ -18,10 +18,10 @@ run() {
   cargo test --workspace --no-fail-fast "$@"
 }
 
-# named FILE...: arguments that choose these test programs; one in a directory of its own has its name.
-named() {
+# names FILE...: of these test programs; one in a directory of its own has its name.
+names() {
   local file
-  for file in "${@%/main.rs}"; do echo --test "$(basename "$file" .rs)"; done
+  for file in "${@%/main.rs}"; do basename "$file" .rs; done | sort -u
 }
 
 # Examples are programs that the tests of the mount call.
@@ -29,41 +29,43 @@ cargo build --workspace --examples
 run --no-run "$@"
 run --no-run --test fsx --test lab_stagings
 
-alone=(fsx lab_stagings pjdfstest)                 # not in a stream: see below; pjdfstest is a command of its own
-measuring=(crates/lab/tests/*.rs crates/cli/tests/{lab_nodes,lab_runs,perf}.rs)
-clusters=$(named crates/cli/tests/*.rs | sort -u | grep -vxF -f <(named "${alone[@]}" "${measuring[@]}"))
-computing=$(named simulation token_model)
-clusters=$(grep -vxF -f <(echo "$computing") <<<"$clusters")
-libraries=$(named crates/*/tests/{*.rs,*/main.rs} | sort -u | grep -vxF -f <(echo "$clusters"; echo "$computing"; named "${alone[@]}" "${measuring[@]}"))
+measuring=(crates/lab/tests/*.rs crates/cli/tests/{lab_nodes,lab_runs,perf}.rs) # last, with the machine to itself
+long=(failures catch_up arrays posix chaos authority machines managers takeovers)
+# They compute, and give way: beside them at the same priority each message of a cluster would wait for a CPU, and leases are of seconds.
+computing=(simulation token_model fsx)
+# pjdfstest is a command of its own (make over-etcd).
+rest=$(names crates/*/tests/{*.rs,*/main.rs} | grep -vxF -f <(names "${measuring[@]}"; printf '%s\n' "${long[@]}" "${computing[@]}" lab_stagings pjdfstest))
 
-# Three streams. fsx, which computes: not at 19, beside those who compute each message would wait for a CPU, and leases are of seconds.
+# one COMMAND...: what it says comes in one piece, when it has ended.
+one() {
+  local said
+  said=$(mktemp -p "$work")
+  timeout 30m "$@" >"$said" 2>&1 || echo "$*" >>"$work/failed"
+  flock "$work" cat "$said"
+}
+export -f one
+export work
+
+# Program by program, one more at a time than there are CPUs, as most of them wait most of the time: for leases, for rebuilds. The long ones first, that none is left
+# over. The mount's tests go once more by the classic transport; by default it takes io_uring where that is to be had.
+queue() {
+  local test="cargo test --workspace --no-fail-fast"
+  echo "$test --lib --bins"
+  printf "nice $test --test %s\n" "${computing[@]}"
+  printf "$test --test %s\n" "${long[@]}" $rest
+  printf "env ROPEWALK_FUSE_TRANSPORT=classic $test --test %s\n" $(names crates/fuse/tests/*.rs)
+  echo "$test --doc"
+}
 # timeout hands a signal on to all that it runs.
-timeout 1h nice -n 10 cargo test --workspace --test fsx >"$work/fsx" 2>&1 &
+queue | timeout 2h xargs -P $(($(nproc) + 1)) -I {} bash -c 'one {} "$@"' one "$@" &
 beside+=($!)
-
-# The libraries, the mount's tests once more by the classic transport (the default takes io_uring where it is to be had), and the clusters
-# that exist in memory alone, beside the clusters of the command line: either waits for most of its time.
-export -f run
-export libraries computing classic="$(named crates/fuse/tests/*.rs)"
-timeout 1h bash -c '
-  failed=0
-  run --lib --bins "$@" || failed=1
-  run $libraries "$@" || failed=1
-  run $computing "$@" || failed=1
-  run --doc "$@" || failed=1
-  ROPEWALK_FUSE_TRANSPORT=classic run $classic "$@" || failed=1
-  exit $failed' libraries "$@" >"$work/libraries" 2>&1 &
-beside+=($!)
-
-status=0
-run $clusters "$@" || status=1
-for job in "${beside[@]}"; do wait "$job" || status=1; done
+wait "${beside[0]}" || echo "the queue" >>"$work/failed"
 beside=()
-echo "test: fsx and the libraries, which ran beside:"
-cat "$work/fsx" "$work/libraries"
 
-# What measures comes last, with the machine to itself; on one that others use lab_stagings stages what it draws up to three times.
-run $(named "${measuring[@]}") "$@" || status=1
-run --test lab_stagings || status=1
-[ "$status" -eq 0 ] || echo "test: FAILED; see above" >&2
-exit "$status"
+run $(printf -- '--test %s ' $(names "${measuring[@]}")) "$@" || echo "${measuring[@]}" >>"$work/failed"
+# On a machine that others use it stages what it draws up to three times.
+run --test lab_stagings "$@" || echo lab_stagings >>"$work/failed"
+if [ -s "$work/failed" ]; then
+  { echo "test: FAILED; see above:"; cat "$work/failed"; } >&2
+  exit 1
+fi
