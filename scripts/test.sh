@@ -14,8 +14,9 @@ trap 'exit 130' INT TERM
 
 # run ARGUMENT...: cargo test, always of the whole workspace: with fewer packages their dependencies would be built anew with fewer features.
 # What fails once has failed.
+all="cargo test --workspace --no-fail-fast"
 run() {
-  cargo test --workspace --no-fail-fast "$@"
+  $all "$@"
 }
 
 # names FILE...: of these test programs; one in a directory of its own has its name.
@@ -36,27 +37,28 @@ computing=(simulation token_model fsx)
 # pjdfstest is a command of its own (make over-etcd).
 rest=$(names crates/*/tests/{*.rs,*/main.rs} | grep -vxF -f <(names "${measuring[@]}"; printf '%s\n' "${long[@]}" "${computing[@]}" lab_stagings pjdfstest))
 
-# one COMMAND...: what it says comes in one piece, when it has ended.
+# one COMMAND...: what it says comes in one piece, when it has ended. timeout hands a signal on to all that it runs, but is in no group of
+# others, so it is told itself.
 one() {
   local said
   said=$(mktemp -p "$work")
-  timeout 30m "$@" >"$said" 2>&1 || echo "$*" >>"$work/failed"
+  timeout 30m "$@" >"$said" 2>&1 &
+  trap "kill $!; exit 143" TERM
+  wait $! || echo "$*" >>"$work/failed"
   flock "$work" cat "$said"
 }
 export -f one
 export work
 
-# Program by program, one more at a time than there are CPUs, as most of them wait most of the time: for leases, for rebuilds. The long ones first, that none is left
-# over. The mount's tests go once more by the classic transport; by default it takes io_uring where that is to be had.
+# Program by program, one more at a time than there are CPUs, as most of them wait most of the time: for leases, for rebuilds. The long ones
+# first, that none is left over. The mount's tests go once more by the classic transport; by default it takes io_uring where that is to be had.
 queue() {
-  local test="cargo test --workspace --no-fail-fast"
-  echo "$test --lib --bins"
-  printf "nice $test --test %s\n" "${computing[@]}"
-  printf "$test --test %s\n" "${long[@]}" $rest
-  printf "env ROPEWALK_FUSE_TRANSPORT=classic $test --test %s\n" $(names crates/fuse/tests/*.rs)
-  echo "$test --doc"
+  echo "$all --lib --bins"
+  printf "nice $all --test %s\n" "${computing[@]}"
+  printf "$all --test %s\n" "${long[@]}" $rest
+  printf "env ROPEWALK_FUSE_TRANSPORT=classic $all --test %s\n" $(names crates/fuse/tests/*.rs)
+  echo "$all --doc"
 }
-# timeout hands a signal on to all that it runs.
 queue | timeout 2h xargs -P $(($(nproc) + 1)) -I {} bash -c 'one {} "$@"' one "$@" &
 beside+=($!)
 wait "${beside[0]}" || echo "the queue" >>"$work/failed"

@@ -122,7 +122,8 @@ fn exchange(cluster: &Cluster, name: &str, other: &str) {
     all_stand(cluster);
 }
 
-/// What is said of a table that rests: it holds all only after a stop in good order. A damaged one that follows is not mended, but copied anew.
+/// What is said of a table that rests: it holds all only after a stop in good order. A damaged one that follows is not mended, but copied
+/// anew.
 fn look_at_tables(cluster: &Cluster) {
     let dir = cluster.dir();
     let command = |what: &'static str| ["manager", what, "--dir", dir.to_str().unwrap()];

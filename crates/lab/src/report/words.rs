@@ -5,9 +5,7 @@ use crate::{plan::Step, verdict::Limit};
 
 /// Text in HTML.
 pub fn escape(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-    // No line ends between a number and its percent sign.
-    text.replace(" %", "\u{a0}%")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Sentences in HTML: what stands between backticks is what one types.
