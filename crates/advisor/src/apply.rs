@@ -63,6 +63,10 @@ pub enum ApplyError {
         "run {0} waits to be confirmed: ropewalk advise confirm keeps it, ropewalk advise revert takes it back"
     )]
     Waits(u64),
+    #[error(
+        "nothing is changed: the time to confirm it was over before it could be set; give it longer (--confirm-within)"
+    )]
+    TooLate,
     #[error("nothing waits to be confirmed: it may have been taken back (ropewalk advise history)")]
     NothingWaits,
 }
@@ -131,6 +135,10 @@ pub fn apply(root: &Path, findings: &[&Finding], until: Option<u64>) -> Result<V
     nothing_left(&left)?;
     if let Some(run) = journal.runs().find(|run| run.waits(now())) {
         return Err(ApplyError::Waits(run.run));
+    }
+    // Who would take it back has looked already, found nothing, and is gone. Until then it waits for this lock.
+    if until.is_some_and(|until| until <= now()) {
+        return Err(ApplyError::TooLate);
     }
     let changes = plan(root, findings)?;
     if changes.is_empty() {

@@ -29,6 +29,7 @@ const FILES: &[(&str, &str)] = &[
     ("memory", include_str!("../rules/memory.toml")),
     ("network", include_str!("../rules/network.toml")),
     ("nic", include_str!("../rules/nic.toml")),
+    ("now", include_str!("../rules/now.toml")),
     ("pcie", include_str!("../rules/pcie.toml")),
     ("ropewalk", include_str!("../rules/ropewalk.toml")),
     ("tcp", include_str!("../rules/tcp.toml")),

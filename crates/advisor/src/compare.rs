@@ -16,9 +16,11 @@ const VOLATILE: &[&str] = &[
     "sockets.",
     "pressure.",
     "cpu.time.",
+    "cpu.ticks.",
+    "cpu.now.",
     "clock.offset_us",
     "host.name",
-    "host.uptime_seconds",
+    "host.uptime_",
     "cgroup.throttled",
     "memory.available",
     "memory.swap_free",
@@ -45,6 +47,8 @@ pub fn is_volatile(path: &str) -> bool {
             && (last.starts_with("rx_") || last.starts_with("tx_"))
             && !SET.contains(&last)
             && last != "tx_queue_len")
+        || (path.starts_with("block.") && ["requests", "requests_ms", "wait_us"].contains(&last))
+        || (path.starts_with("net.") && last.ends_with("_rate"))
         || (path.starts_with("nvme.") && ["temperature_c", "hot_minutes"].contains(&last))
         || (path.starts_with("numa.")
             && (last == "free"
@@ -134,8 +138,17 @@ mod tests {
 
     #[test]
     fn counters_do_not_count_and_settings_do() {
-        for path in ["net.e.rx_bytes", "net.e.tx_dropped", "numa.0.free", "numa.1.numa_miss", "log.oom.count"]
-        {
+        for path in [
+            "net.e.rx_bytes",
+            "net.e.tx_dropped",
+            "numa.0.free",
+            "numa.1.numa_miss",
+            "log.oom.count",
+            "block.a.requests",
+            "host.uptime_ms",
+            "net.e.collisions_rate",
+            "cpu.now.steal",
+        ] {
             assert!(is_volatile(path), "{path}");
         }
         for path in

@@ -14,6 +14,19 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 pub const LIST_MAX: usize = 4096;
 const PATH_BYTES_MAX: usize = 256;
 
+/// A text in one line, cut: what would move the cursor of whoever looks at it, or worse, is written out.
+fn visible(text: &str) -> String {
+    let mut line = String::new();
+    for c in cut(text, TEXT_BYTES_MAX).chars() {
+        match c {
+            '\t' | '\n' | '\r' => line.push(' '),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    cut(&line, TEXT_BYTES_MAX).to_owned()
+}
+
 /// The name of a fact: segments with points between, such as `net.eth0.mtu`. A point inside a name is written `/`, as
 /// sysctl does (`net.eth0/100.mtu`); white space and control characters become `_`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -141,8 +154,8 @@ impl Value {
     }
     fn bounded(self) -> Value {
         match self {
-            Value::Text(text) if text.len() > TEXT_BYTES_MAX => {
-                Value::Text(cut(&text, TEXT_BYTES_MAX).to_owned())
+            Value::Text(text) if text.len() > TEXT_BYTES_MAX || text.contains(char::is_control) => {
+                Value::Text(visible(&text))
             }
             Value::List(list) => Value::List(list.into_iter().take(LIST_MAX).map(Value::bounded).collect()),
             other => other,
@@ -268,7 +281,7 @@ impl Facts {
     }
     /// Adds a fact; one of the same name is replaced, as a later line replaces an earlier one.
     pub fn insert(&mut self, path: impl Into<Path>, value: impl Into<Value>, origin: Origin) {
-        self.put(path.into(), Fact { value: value.into().bounded(), written: None, origin });
+        self.put(path.into(), Fact { value: value.into(), written: None, origin });
     }
     /// Adds a fact whose text differs from its value (`32G`, `8E-1`, `100Gb/s`).
     pub fn insert_written(
@@ -278,10 +291,14 @@ impl Facts {
         written: &str,
         origin: Origin,
     ) {
-        let written = Some(cut(written, TEXT_BYTES_MAX).to_owned());
-        self.put(path.into(), Fact { value: value.into().bounded(), written, origin });
+        self.put(path.into(), Fact { value: value.into(), written: Some(written.to_owned()), origin });
     }
-    fn put(&mut self, path: Path, fact: Fact) {
+    /// Adds a fact, bounded, and in characters that can be shown.
+    pub(crate) fn put(&mut self, path: Path, fact: Fact) {
+        let Fact { value, written, origin } = fact;
+        let written = written.map(|text| visible(&text));
+        let origin = Origin { source: visible(&origin.source), ..origin };
+        let fact = Fact { value: value.bounded(), written, origin };
         if self.entries.len() >= FACTS_MAX && !self.entries.contains_key(&path) {
             self.left_out += 1;
         } else {
@@ -426,6 +443,8 @@ mod tests {
         assert_eq!((facts.len(), facts.left_out()), (FACTS_MAX, 3));
         facts.insert(["x", "0"], "ä".repeat(TEXT_BYTES_MAX), Origin::default());
         assert_eq!(facts.text("x.0").unwrap().len(), TEXT_BYTES_MAX);
+        facts.insert(["x", "1"], "\u{1b}".repeat(TEXT_BYTES_MAX), Origin::default());
+        assert!(facts.text("x.1").unwrap().len() <= TEXT_BYTES_MAX);
         assert_eq!(Value::parse("18446744073709551615"), Value::Int(i64::MAX));
         assert_eq!((Value::parse(" -1 "), Value::parse("0x10")), (Value::Int(-1), Value::from("0x10")));
     }

@@ -116,7 +116,11 @@ pub struct Run {
 impl Run {
     /// Whether it is in force and can still be confirmed at this time.
     pub fn waits(&self, now: u64) -> bool {
-        !self.done && self.until.is_some_and(|until| now < until) && self.in_force().next().is_some()
+        self.is_unconfirmed() && self.until.is_some_and(|until| now < until)
+    }
+    /// Whether it is in force and was to be confirmed, in time or not.
+    pub fn is_unconfirmed(&self) -> bool {
+        !self.done && self.until.is_some() && self.in_force().next().is_some()
     }
     /// The changes that are still ours.
     pub fn in_force(&self) -> impl DoubleEndedIterator<Item = &Changed> {

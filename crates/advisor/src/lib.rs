@@ -8,6 +8,7 @@ pub mod archive;
 pub mod catalogue;
 pub mod code;
 pub mod compare;
+pub mod counted;
 mod crash;
 pub mod dumps;
 pub mod ends;
@@ -23,6 +24,7 @@ mod replace;
 mod rule;
 mod settable;
 mod shaping;
+mod shell;
 mod together;
 mod tuned;
 

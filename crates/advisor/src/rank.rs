@@ -87,6 +87,7 @@ pub fn apply_rule(rule: &Rule, facts: &Facts) -> Vec<Finding> {
 
 fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, reads: Vec<Path>) -> Finding {
     let fill = |template: &Template| template.fill(&scope).0;
+    let fill_command = |template: &Template| template.fill_command(&scope);
     let mut seen = reads;
     for expr in &rule.evidence {
         scope.eval(expr);
@@ -121,11 +122,11 @@ fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, 
         confidence: rule.confidence,
         command: match &settable {
             Some((settable, change)) => Some(settable.command(&change.value)),
-            None => rule.command.as_ref().map(fill),
+            None => rule.command.as_ref().map(fill_command),
         },
         undo: match &settable {
             Some((settable, change)) => old(change).map(|old| settable.command(&settable.text_of(&old))),
-            None => rule.undo.as_ref().map(fill),
+            None => rule.undo.as_ref().map(fill_command),
         },
         permanent: match &settable {
             Some((settable, change)) => {

@@ -8,7 +8,7 @@ use crate::{
     facts::{Path, Value},
     host::Manager,
     permanent::Keeper,
-    shaping,
+    shaping, shell,
 };
 
 /// A fact that can be set.
@@ -142,12 +142,13 @@ impl Settable {
     }
     /// The command that sets it.
     pub fn command(&self, value: &str) -> String {
+        // What it was stands in a file of somebody else's machine.
+        let word = shell::word(value);
         match &self.kind {
-            Kind::Sysctl(name) if value.contains(' ') => format!("sysctl -w {name}='{value}'"),
-            Kind::Sysctl(name) => format!("sysctl -w {name}={value}"),
-            Kind::Ethtool { device, knob } => format!("ethtool {} {device} {} {value}", knob.sets, knob.word),
+            Kind::Sysctl(name) => format!("sysctl -w {name}={word}"),
+            Kind::Ethtool { device, knob } => format!("ethtool {} {device} {} {word}", knob.sets, knob.word),
             Kind::Shaping { device } => shaping::command(device, value),
-            _ => format!("echo {value} > /{}", self.file),
+            _ => format!("echo {word} > /{}", self.file),
         }
     }
     /// The program that sets it, if one does.

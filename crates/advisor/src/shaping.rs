@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, time::Duration};
 
 use crate::{
     host::{UNSHAPED as NONE, is_live, program, shaper_of as of},
-    replace,
+    replace, shell,
 };
 
 /// How long tc may take.
@@ -15,7 +15,7 @@ const SHOW: [&str; 3] = ["tc", "qdisc", "show"];
 
 /// The command that makes it so.
 pub(crate) fn command(device: &str, shaper: &str) -> String {
-    words(device, shaper).join(" ")
+    words(device, shaper).into_iter().map(shell::word).collect::<Vec<_>>().join(" ")
 }
 
 fn words<'a>(device: &'a str, shaper: &'a str) -> Vec<&'a str> {

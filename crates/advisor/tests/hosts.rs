@@ -177,6 +177,36 @@ fn facts_of_a_server() {
     assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
 }
 
+/// Names and values of a machine that means harm: what is shown moves no cursor, and what is copied into a shell runs nothing else.
+#[test]
+fn a_hostile_machine_reaches_neither_the_terminal_nor_the_shell() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let file = root.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    let device = "sys/class/net/x;touch harm";
+    put(&format!("{device}/statistics/rx_missed_errors"), "5000\n");
+    put(&format!("{device}/statistics/rx_packets"), "100000\n");
+    put("sys/class/net/e\u{1b}[2J/statistics/rx_missed_errors", "5000\n");
+    put("sys/class/net/e\u{1b}[2J/statistics/rx_packets", "100000\n");
+    put("proc/mounts", "/dev/sda1 /a'$(touch\\040harm)\u{1b}]0;x\u{7} ext4 rw,discard 0 0\n");
+    put("sys/devices/system/cpu/online", "0\n");
+    put("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "x;touch harm\n");
+    put("proc/sys/kernel/hostname", "h\u{1b}[31m\n");
+    let found = findings(host_facts(&Tree::below(root.path())));
+    let named = named(&found);
+    assert!(named.contains("nic-ring-overflow net.x;touch_harm") && named.len() >= 3, "{named:?}");
+    let text = serde_json::to_string(&found).unwrap();
+    assert!(!found.iter().flat_map(Finding::texts).any(|text| text.contains(char::is_control)), "{text}");
+    assert!(!text.contains("\\u001b"), "{text}");
+    for command in found.iter().flat_map(|f| [&f.command, &f.undo]).flatten() {
+        let outside_of_quotes: String = command.replace("\\'", "").split('\'').step_by(2).collect();
+        assert!(!outside_of_quotes.contains("touch"), "{command}");
+    }
+}
+
 #[test]
 fn a_host_that_shows_nothing_or_garbage_gets_no_advice() {
     let root = tempfile::tempdir().unwrap();

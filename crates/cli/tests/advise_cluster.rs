@@ -9,7 +9,11 @@ mod common;
 #[path = "common/hosts.rs"]
 mod hosts;
 
-use std::{fs, process::Output};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Output, Stdio},
+};
 
 use beds::Bed;
 use hosts::{Down, Machine};
@@ -86,6 +90,16 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
             && text.contains("h3 mtu 1400")
     });
 
+    // What they count at the moment: a cluster is never quite silent.
+    let counted = report(&first.run(&["advise", "--cluster", "--over", "1s", "--json"]));
+    for machine in counted["machines"].as_array().unwrap() {
+        let facts = &machine["facts"]["entries"];
+        let sent = &facts["stat.Tcp.OutSegs_rate"];
+        assert!(sent["value"].as_i64().unwrap() > 0, "{}: {sent}", machine["name"]);
+        assert!(sent["written"].as_str().unwrap().contains("/s ("), "{sent}");
+        assert!(facts["stat.Tcp.OutSegs"].is_null(), "{facts}");
+    }
+
     third.kill();
     // The others are told what they have all the same.
     common::until("the silent one is named", || {
@@ -94,6 +108,54 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
         assert!(output.status.code() == Some(3) && said.contains("h3 at "), "{said}");
         String::from_utf8_lossy(&output.stdout).contains("h2: h2")
     });
+}
+
+/// A socket that nobody reads, and one that sends to it; says so once its buffer is full. Ends with who reads that.
+const FULL: &str = r#"
+import select, socket, sys
+full = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+full.bind(("127.0.0.1", 0))
+send = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sent = 0
+gone = select.poll()
+gone.register(sys.stdout, select.POLLERR)
+while not gone.poll(0):
+    send.sendto(b"x" * 512, full.getsockname())
+    sent += 1
+    if sent == 5000:
+        print("full", flush=True)
+"#;
+
+#[test]
+fn what_is_dropped_at_the_moment_is_named_as_a_rate() {
+    let bed = Bed::up("now", &["--hosts", "2"]);
+    on(&bed, 1, "ip link set lo up");
+    let advise = |more: &[&str]| -> Vec<(String, String)> {
+        let words = [&[common::ROPEWALK, "advise", "--json"], more].concat();
+        let report = report(&bed.exec("h1", &words).output().unwrap());
+        let text = |of: &Value, name: &str| of[name].as_str().unwrap().to_owned();
+        report["findings"].as_array().unwrap().iter().map(|f| (text(f, "rule"), text(f, "title"))).collect()
+    };
+    let of = |found: &[(String, String)], rule: &str| {
+        found.iter().find(|(name, _)| name == rule).map(|(_, title)| title.clone())
+    };
+    let mut sender = bed.exec("h1", &["python3", "-c", FULL]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut lines = BufReader::new(sender.stdout.take().unwrap());
+    lines.read_line(&mut said).unwrap();
+    let during = advise(&["--over", "1s"]);
+    drop(lines);
+    sender.wait().unwrap();
+    assert_eq!(said, "full\n");
+    let title = of(&during, "now-udp-drops").unwrap_or_else(|| panic!("{during:?}"));
+    let rate = title.strip_prefix("UDP packets find their socket's buffer full: ").unwrap();
+    assert!(rate.strip_suffix("/s").unwrap().parse::<u64>().unwrap() >= 10, "{title}");
+    // It is over: of the moment nothing is said, since boot it is.
+    let after = advise(&["--over", "1s"]);
+    assert_eq!((of(&after, "now-udp-drops"), of(&after, "tcp-udp-errors")), (None, None));
+    let since_boot = of(&advise(&[]), "tcp-udp-errors");
+    assert_eq!(since_boot.as_deref(), Some("UDP packets were dropped for want of buffers"));
 }
 
 #[test]

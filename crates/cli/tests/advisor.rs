@@ -274,6 +274,15 @@ fn the_report_ends_by_its_worst_finding_and_fits_a_terminal() {
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     assert!(ends(&["advise", "--all", "--root", path]).1.contains("6. "));
 
+    // A copy counts no further, and a span has its bounds.
+    put("proc/uptime", "50.12 90.00\n");
+    let (status, _, said) = ends(&["advise", "--root", path, "--over", "1s"]);
+    assert!(status == Some(3) && said.contains("no time passes"), "{said}");
+    for span in ["900ms", "2h", "soon"] {
+        let (status, _, said) = ends(&["advise", "--over", span]);
+        assert!(status == Some(2) && said.contains("--over <DURATION>"), "{said}");
+    }
+
     // The page ends as the text does.
     let page = root.path().join("report.html");
     let (status, text, _) = ends(&["advise", "--root", path, "--html", page.to_str().unwrap()]);

@@ -14,6 +14,8 @@ pub(super) fn measures(says: &mut Says, line: &str, words: &[&str]) {
     steps(says, words);
     generations(says, line, words);
     files(says, line, words);
+    limits(says, line, words);
+    on_the_wire(says, line, words);
 }
 
 /// The number in a word such as `~5`, `42000`, `38961`, `400K`, `12.5`.
@@ -172,5 +174,61 @@ fn files(says: &mut Says, line: &str, words: &[&str]) {
         if let Some(size) = size.filter(|_| rest.contains("Kbyte") || rest.contains("KB")) {
             says.say(&["database-size-kib"], &size.to_string());
         }
+    }
+}
+
+/// What kept a test from more: a share of what was expected, too few clients, a rate that fell while it ran.
+fn limits(says: &mut Says, line: &str, words: &[&str]) {
+    let percent = |word: &&str| word.trim_end_matches('%').parse::<f64>().ok();
+    // `around 75% of the expected value`, `up to 97% of the target expected`; punctuation takes the sign off.
+    for group in words.windows(5) {
+        if let [share, "of", "the", rest @ ..] = group
+            && rest.iter().any(|word| *word == "expected")
+            && line.contains(&format!("{share}% of the"))
+            && let Some(share) = percent(share)
+        {
+            says.say(&["share-of-expected"], &share.to_string());
+        }
+    }
+    let lower = line.to_lowercase();
+    if lower.contains("insufficient configuration of clients")
+        || lower.contains("but rather the number of clients")
+    {
+        says.say(&["clients-bound"], "too few clients");
+    }
+    if lower.contains("drop-off")
+        && lower.contains("long period")
+        && let Some(fell) = line.split_once('(').and_then(|(_, rest)| rest.split_once("%)"))
+        && let Some(fell) = percent(&fell.0)
+    {
+        says.say(&["fell-while-running"], &fell.to_string());
+    }
+}
+
+/// Operations a second and their size, the rate that each device shows for them, and counters that are short for it.
+fn on_the_wire(says: &mut Says, line: &str, words: &[&str]) {
+    for (at, word) in words.iter().enumerate() {
+        let next = |n: usize| words.get(at + n).copied().unwrap_or_default();
+        if next(1) == "write"
+            && next(2) == "IOPS"
+            && let Some(rate) = figure(word)
+        {
+            says.say(&["synchronous", "iops"], &rate.to_string());
+        }
+        if word.ends_with('K')
+            && next(1) == "synchronous"
+            && next(2) == "write"
+            && let Some(size) = number(word)
+        {
+            says.say(&["synchronous", "bytes"], &size.to_string());
+        }
+        if let Some(rate) = word.strip_suffix("MB/sec").and_then(figure)
+            && line.contains("per-device network throughput")
+        {
+            says.say(&["synchronous", "mbps-per-device"], &rate.to_string());
+        }
+    }
+    if line.contains("counters") && line.contains("32-bit") {
+        says.say(&["counter-bits"], "32");
     }
 }

@@ -218,8 +218,7 @@ fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> Option<Run
     if template.name == "scale-space" && DISKS.iter().any(|disk| device.starts_with(disk)) {
         return None;
     }
-    // A path writes 1/1 with a dash.
-    let device = device.replace("ethernet 1-", "ethernet 1/");
+    let device = device.strip_prefix("ethernet ").map_or_else(|| device.to_owned(), ports);
     // What is to be changed: the name before the value that is judged.
     let names = lines.iter().filter_map(|(_, text)| text.split_once(" = ")?.0.rsplit(' ').next());
     let known = |name: &&str| template.name != "scale-setting" || super::import::knows(name);
@@ -239,9 +238,30 @@ fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> Option<Run
     Some(RunBook { name: template.name, disrupts: fill(template.disrupts), steps })
 }
 
+/// Ports as a switch names them, `1/1` or `1/1-1/4`, of a path, in which all is divided by dashes.
+fn ports(written: &str) -> String {
+    let mut numbers = written.split('-');
+    let mut name = "ethernet".to_owned();
+    for divided in [' ', '/', '-', '/'] {
+        let Some(number) = numbers.next() else { break };
+        name.push(divided);
+        name.push_str(number);
+    }
+    name
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::judge::ROWS, *};
+
+    #[test]
+    fn ports_have_their_slashes_again() {
+        for (path, name) in
+            [("1-1", "1/1"), ("1-n", "1/n"), ("1-1-18", "1/1-18"), ("1-1-1-4", "1/1-1/4"), ("mgmt0", "mgmt0")]
+        {
+            assert_eq!(ports(path), format!("ethernet {name}"));
+        }
+    }
 
     #[test]
     fn every_run_book_is_named_by_a_rule_and_the_other_way_round() {

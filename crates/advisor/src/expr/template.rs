@@ -1,5 +1,5 @@
 //! Texts with values in them: `raise it to {need|bytes}`. In braces stands an expression; `|bytes` makes a size for
-//! people of it, `|mbit` a link's speed, `|us` a time. A value that is not known is written `?`.
+//! people of it, `|mbit` a link's speed, `|us` a time, `|rate` of thousandths a second a rate. A value that is not known is written `?`.
 
 use base::units::human_size;
 
@@ -8,7 +8,7 @@ use super::{
     eval::Scope,
     parse::parse,
 };
-use crate::facts::Value;
+use crate::{facts::Value, shell};
 
 /// A text with values.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,6 +29,7 @@ enum Form {
     Bytes,
     Mbit,
     Microseconds,
+    Rate,
 }
 
 impl Template {
@@ -50,7 +51,8 @@ impl Template {
                 "bytes" => Form::Bytes,
                 "mbit" => Form::Mbit,
                 "us" => Form::Microseconds,
-                other => return Err(fail(format!("there is no form {other}: bytes, mbit or us"))),
+                "rate" => Form::Rate,
+                other => return Err(fail(format!("there is no form {other}: bytes, mbit, us or rate"))),
             };
             pieces.push(Piece::Text(before.to_owned()));
             pieces.push(Piece::Value(parse(expr)?, form));
@@ -61,11 +63,18 @@ impl Template {
     }
     /// The text with the values of this scope, and whether all of them were known.
     pub fn fill(&self, scope: &Scope<'_>) -> (String, bool) {
+        self.filled(scope, |value| value)
+    }
+    /// As [`Template::fill`], of a command: each value is a word of a shell, or a part of one.
+    pub fn fill_command(&self, scope: &Scope<'_>) -> String {
+        self.filled(scope, |value| shell::word(&value)).0
+    }
+    fn filled(&self, scope: &Scope<'_>, written: impl Fn(String) -> String) -> (String, bool) {
         let mut whole = true;
         let fill = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
             Piece::Value(expr, form) => match scope.eval(expr) {
-                Some(value) => formed(&value, *form),
+                Some(value) => written(formed(&value, *form)),
                 None => {
                     whole = false;
                     "?".to_owned()
@@ -92,6 +101,7 @@ fn formed(value: &Value, form: Form) -> String {
     match form {
         Form::Plain => value.to_string(),
         Form::Bytes => u64::try_from(*n).map_or_else(|_| n.to_string(), human_size),
+        Form::Rate => crate::counted::written(*n),
         Form::Mbit if n % 1000 == 0 => format!("{} Gbit/s", n / 1000),
         Form::Mbit => format!("{n} Mbit/s"),
         Form::Microseconds if n % 1000 == 0 => format!("{} ms", n / 1000),
@@ -114,6 +124,7 @@ mod tests {
             ("plain", ("plain", true)),
             ("{name}: {.speed|mbit}, {3 * 512|bytes}", ("eth0: 100 Gbit/s, 1.50 KiB", true)),
             ("{1500|us} or {2500|mbit}", ("1500 µs or 2500 Mbit/s", true)),
+            ("{300|rate}", ("0.3/s", true)),
             ("mtu {.mtu}", ("mtu ?", false)),
         ] {
             let template = Template::parse(text).unwrap();

@@ -79,6 +79,7 @@ fn device(r: &mut Reader<'_>, name: &str) {
         () => "other",
     };
     r.put(path.join("kind"), kind, &dir);
+    requests(r, &path, &format!("{dir}/stat"));
     let queues = r.tree.names(&format!("{dir}/mq")).len();
     if queues > 0 {
         r.put(path.join("hw_queues"), queues, &format!("{dir}/mq"));
@@ -104,6 +105,15 @@ fn device(r: &mut Reader<'_>, name: &str) {
         }
         r.file(["md", name, "bitmap"], &format!("{dir}/md/bitmap/location"), word);
     }
+}
+
+/// Reads and writes that the device has finished, and how long they took all together: `reads merged sectors ms writes ...`.
+fn requests(r: &mut Reader<'_>, path: &Path, file: &str) {
+    let Some(text) = r.tree.text(file) else { return };
+    let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let [reads, _, _, reads_ms, writes, _, _, writes_ms, ..] = numbers[..] else { return };
+    r.put(path.join("requests"), reads.saturating_add(writes), file);
+    r.put(path.join("requests_ms"), reads_ms.saturating_add(writes_ms), file);
 }
 
 fn controller(r: &mut Reader<'_>, name: &str) {

@@ -3,7 +3,8 @@
 use super::reader::{Reader, count};
 use crate::facts::Value;
 
-const VMSTAT: &[&str] = &[
+/// Of the many numbers there those that rules look at.
+pub(crate) const VMSTAT: &[&str] = &[
     "oom_kill",
     "allocstall_normal",
     "compact_stall",

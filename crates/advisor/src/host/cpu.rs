@@ -101,7 +101,7 @@ fn nodes(r: &mut Reader<'_>) {
     }
 }
 
-/// Shares of all CPU time since boot, in percent.
+/// Shares of all CPU time since boot, in percent, and the ticks that they are of.
 fn times(r: &mut Reader<'_>) {
     let file = "proc/stat";
     let Some(text) = r.tree.text(file) else { return };
@@ -111,11 +111,15 @@ fn times(r: &mut Reader<'_>) {
     let all = [user, nice, system, idle, iowait, irq, softirq, steal]
         .iter()
         .fold(0u64, |a, n| a.saturating_add(*n));
+    let parts = [("steal", steal), ("iowait", iowait), ("softirq", softirq), ("idle", idle)];
+    for (name, ticks) in parts.into_iter().chain([("all", all)]) {
+        r.put(["cpu", "ticks", name], ticks, file);
+    }
     // Less than ten seconds of one CPU say nothing.
     if all < 1000 {
         return;
     }
-    for (name, part) in [("steal", steal), ("iowait", iowait), ("softirq", softirq), ("idle", idle)] {
+    for (name, part) in parts {
         r.put(["cpu", "time", name], (u128::from(part) * 100 / u128::from(all)) as u64, file);
     }
 }

@@ -39,6 +39,10 @@ pub(super) fn read(r: &mut Reader<'_>) {
             let share = line.split_whitespace().find_map(|word| word.strip_prefix("avg300="))?;
             count(share.split('.').next()?)
         });
+        r.file(["pressure", "total_us", resource], &file, |t| {
+            let line = t.lines().find(|line| line.starts_with("some"))?;
+            count(line.split_whitespace().find_map(|word| word.strip_prefix("total="))?)
+        });
     }
     swaps(r);
 }

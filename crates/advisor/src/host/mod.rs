@@ -18,7 +18,9 @@ mod system;
 mod tree;
 mod tuners;
 
+pub(crate) use counters::VMSTAT;
 pub use manager::Manager;
+pub(crate) use net::STATISTICS as NET_STATISTICS;
 pub use probe::probe;
 pub use program::output as program_output;
 pub(crate) use shaper::{UNSHAPED, shaper_of};

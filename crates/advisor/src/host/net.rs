@@ -20,6 +20,24 @@ const FAST_MBIT: u32 = 10_000;
 /// Further routes and addresses are not looked at: a router has very many.
 const SUBNETS_MAX: usize = 4096;
 
+/// What an interface counts since it began, below its `statistics`.
+pub(crate) const STATISTICS: [&str; 14] = [
+    "rx_bytes",
+    "tx_bytes",
+    "rx_packets",
+    "tx_packets",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "rx_missed_errors",
+    "rx_crc_errors",
+    "rx_over_errors",
+    "rx_fifo_errors",
+    "tx_carrier_errors",
+    "collisions",
+];
+
 /// Each mode of a bond: its name and what `/proc/net/bonding` calls it.
 const MODES: [(&str, &str); 7] = [
     ("balance-rr", "load balancing (round-robin)"),
@@ -74,22 +92,7 @@ fn interface(r: &mut Reader<'_>, name: &str, ports: &mut Vec<(String, String, u3
             r.file(["fast_port", name, "mtu"], &format!("{dir}/mtu"), count);
         }
     }
-    for counter in [
-        "rx_bytes",
-        "tx_bytes",
-        "rx_packets",
-        "tx_packets",
-        "rx_errors",
-        "tx_errors",
-        "rx_dropped",
-        "tx_dropped",
-        "rx_missed_errors",
-        "rx_crc_errors",
-        "rx_over_errors",
-        "rx_fifo_errors",
-        "tx_carrier_errors",
-        "collisions",
-    ] {
+    for counter in STATISTICS {
         r.file(path.join(counter), &format!("{dir}/statistics/{counter}"), count);
     }
     if let Some(master) = r.tree.link(&format!("{dir}/master")) {

@@ -163,6 +163,12 @@ pub(super) fn read(r: &mut Reader<'_>) {
     });
     r.file("host.cmdline", "proc/cmdline", |t| Some(Value::from(t.split_whitespace().collect::<Vec<_>>())));
     r.file("host.uptime_seconds", "proc/uptime", |t| count(t.split('.').next()?));
+    // Hundredths of a second stand behind the point.
+    r.file("host.uptime_ms", "proc/uptime", |t| {
+        let (seconds, hundredths) = t.split_whitespace().next()?.split_once('.')?;
+        let hundredths: u64 = hundredths.parse().ok().filter(|n| *n < 100)?;
+        Some(Value::from(seconds.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(hundredths * 10)?))
+    });
     r.file("host.vendor", "sys/class/dmi/id/sys_vendor", |t| Some(Value::from(t)));
     r.file("host.product", "sys/class/dmi/id/product_name", |t| Some(Value::from(t)));
     r.file("host.hypervisor", "sys/hypervisor/type", word);

@@ -78,6 +78,9 @@ fn the_source_documents_if_they_are_there() {
                         "difference-is-noise",
                         "fabric-above-adapter",
                         "figure-contradiction",
+                        "clients-are-the-limit",
+                        "rate-falls-with-time",
+                        "counter-wraps",
                     ],
                 )
             } else if has("maxTcpConnsPerNodeConn") {
@@ -107,6 +110,7 @@ fn the_source_documents_if_they_are_there() {
                         "steps-of-two-units",
                         "numa-fragmented",
                         "numa-two-topologies",
+                        "scaling-falls-off",
                     ],
                 )
             } else if has("num_io_queues") {

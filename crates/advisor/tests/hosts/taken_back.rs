@@ -187,9 +187,16 @@ fn a_guarded_run_lasts_only_once_it_is_confirmed() {
     assert!(apply::confirm(root).unwrap_err().to_string().contains("nothing waits"));
     apply::revert(root, &[]).unwrap();
     assert_eq!(all_files(root), before);
-    // Too late: whoever comes next takes it back.
-    apply(apply::now()).unwrap();
+    // The guard has gone already: nothing is begun that it would not take back.
+    let error = apply(apply::now()).unwrap_err().to_string();
+    assert!(error.contains("nothing is changed") && value() == "0", "{error}");
+    // Too late to be kept: whoever comes next takes it back.
+    let until = apply::now() + 2;
+    apply(until).unwrap();
     assert_eq!(value(), "1");
+    while apply::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     assert!(apply::confirm(root).is_err() && value() == "0");
     // Taken back before anybody confirms.
     apply(apply::now() + 1000).unwrap();

@@ -1,6 +1,6 @@
 //! The advisor.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueHint};
 
@@ -17,6 +17,7 @@ Examples:
   ropewalk advise import-scale FILE              Scale's settings as tunables (mmdiag --config)
   ropewalk advise --cluster                      all machines of a cluster, and the odd one out
   ropewalk advise --probe n2                     also the size of packets on the way to n2
+  ropewalk advise --over 10s                     drops, errors and waits of ten seconds, as rates
   ropewalk advise --html host.html               one page of it, to be sent or printed
   ropewalk advise collect > host.tar             what it reads of this machine, for elsewhere
   ropewalk advise host.tar                       the same report there
@@ -42,11 +43,22 @@ pub struct Advise {
     /// Also try how large a packet may be on the way to this host, by echoes; can be given several times
     #[arg(long, value_name = "HOST", conflicts_with = "cluster")]
     pub probe: Vec<String>,
+    /// Count for so long from now on, and judge drops, errors, repeated segments, stolen time and waits as rates of that
+    /// time, not since boot: 1s to 1h
+    #[arg(long, value_name = "DURATION", conflicts_with = "from", value_parser = span)]
+    pub over: Option<Duration>,
     /// All machines of a cluster, asked over its own network: what each is told, and which is the odd one out
     #[arg(long, conflicts_with_all = ["from", "root"])]
     pub cluster: bool,
     #[command(flatten)]
     pub dir: Dir,
+}
+
+/// A second to an hour.
+fn span(text: &str) -> Result<Duration, String> {
+    let span = base::tunables::parse_duration(text)?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if bounds.contains(&span) { Ok(span) } else { Err("give 1s to 1h".into()) }
 }
 
 /// Which machine, and what is known about it.
@@ -121,6 +133,9 @@ pub enum AdviseCommand {
         /// Do it
         #[arg(long)]
         yes: bool,
+        /// Only say what would be set, as without --yes
+        #[arg(long, conflicts_with = "yes")]
+        dry_run: bool,
         /// Take it back after so many seconds unless `advise confirm` comes before; 0 for never. Without it: 120, if a
         /// change may cut the connection to this machine
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]

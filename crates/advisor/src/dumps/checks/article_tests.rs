@@ -13,6 +13,8 @@ pub(super) fn check(v: &View<'_>, r: &mut Report) {
     repeated(v, r);
     files(v, r);
     generations(v, r);
+    limits(v, r);
+    on_the_wire(v, r);
 }
 
 fn per_core(v: &View<'_>, r: &mut Report) {
@@ -138,6 +140,61 @@ fn generations(v: &View<'_>, r: &mut Report) {
             "misspelt",
             &spellings,
             format!("{} is also written {}", first.word(2), words.into_iter().collect::<Vec<_>>().join(", ")),
+        );
+    }
+}
+
+/// What kept tests from more, by what the article itself says of them.
+fn limits(v: &View<'_>, r: &mut Report) {
+    for share in v.all("says/share-of-expected") {
+        let Some(percent) = share.number() else { continue };
+        r.verdict(
+            "scaling-falls-off",
+            percent >= 80.0,
+            &[share],
+            format!("the last step reaches {percent} % of what was expected"),
+        );
+    }
+    let bound = v.all("says/clients-bound");
+    if !bound.is_empty() {
+        r.bad(
+            "clients-are-the-limit",
+            &bound,
+            "the text says so itself: its figures are what the clients could ask for",
+        );
+    }
+    for fell in v.all("says/fell-while-running") {
+        let percent = fell.number().unwrap_or(0.0);
+        r.verdict(
+            "rate-falls-with-time",
+            percent < 15.0,
+            &[fell],
+            format!("{percent} % less after a long run"),
+        );
+    }
+}
+
+/// Payload against what devices carried, and counters against the time in which they wrap.
+fn on_the_wire(v: &View<'_>, r: &mut Report) {
+    let get = |name: &str| v.number(&format!("says/synchronous/{name}"));
+    if let (Some(rate), Some(size), Some(device)) = (get("iops"), get("bytes"), get("mbps-per-device")) {
+        let payload = rate.1 * size.1 / 1e6;
+        // What comes beside the payload is less than its half, also of 4 KiB writes.
+        let devices = (payload / device.1.max(0.001)).ceil().max(1.0);
+        let ratio = devices * device.1 / payload.max(0.001);
+        let what = format!(
+            "{} writes of {} KiB are {payload:.1} MB/s; {} MB/s on each of {devices} devices are {ratio:.2} times that",
+            rate.1,
+            size.1 / 1024.0,
+            device.1
+        );
+        r.verdict("payload-and-wire", ratio < 1.5, &[rate.0, size.0, device.0], what);
+    }
+    if let Some(bits) = v.first("says/counter-bits") {
+        r.bad(
+            "counter-wraps",
+            &[bits],
+            "at 1 GB/s 32 bits are full after 4.3 s, counted in words of four bytes (as InfiniBand ports do) after 17 s",
         );
     }
 }

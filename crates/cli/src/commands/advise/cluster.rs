@@ -9,6 +9,7 @@ use std::{
 use advisor::{
     Catalogue, Evidence, Facts, Finding, Role, Severity,
     compare::{Difference, odd_ones},
+    counted,
     ends::{self, End},
 };
 use anyhow::{Context as _, Result, bail};
@@ -18,7 +19,7 @@ use wire::admin::AdminRequest;
 
 use super::{
     html::{self, Item, Section},
-    machine,
+    machine, over,
     text::{self, grouped, severity},
 };
 use crate::{
@@ -39,6 +40,16 @@ const DIFFERENCES_SHOWN: usize = 10;
 struct Told {
     machine: String,
     facts: Facts,
+}
+
+impl Told {
+    /// What was answered, its facts bounded as those read here.
+    fn of(answer: Option<serde_json::Value>) -> Option<Told> {
+        let told: Told = serde_json::from_value(answer?).ok()?;
+        let mut facts = Facts::new();
+        facts.extend(told.facts);
+        Some(Told { facts, ..told })
+    }
 }
 
 /// A machine, with the processes on it.
@@ -67,18 +78,35 @@ impl Machine {
 pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
     let catalogue = Catalogue::load()?;
     let dir = args.dir.open()?;
-    let (machines, silent, settings, all) = link::run(async {
+    let (machines, (silent, uncounted), settings, all) = link::run(async {
         let link = Link::new(&dir)?;
         let census = Census::take(&dir, &link).await;
-        let answers = census.ask_within(&link, &AdminRequest::Host, PATIENCE).await;
+        let ask = async || -> Vec<Option<Told>> {
+            let answers = census.ask_within(&link, &AdminRequest::Host, PATIENCE).await;
+            answers.into_iter().map(Told::of).collect()
+        };
+        let mut before = Vec::new();
+        if let Some(span) = args.over {
+            before = ask().await;
+            over::watch(span).await;
+        }
+        let answers = ask().await;
         let mut machines: Vec<Machine> = Vec::new();
         let mut silent = Vec::new();
-        for (process, answer) in census.processes.iter().zip(answers) {
-            let told = answer.and_then(|answer| serde_json::from_value::<Told>(answer).ok());
-            let Some(told) = told else {
+        let mut uncounted = Vec::new();
+        before.resize_with(answers.len(), || None);
+        for ((process, answer), before) in census.processes.iter().zip(answers).zip(before) {
+            let Some(mut told) = answer else {
                 silent.push(format!("{} at {}", process.name, process.address()));
                 continue;
             };
+            if args.over.is_some() {
+                let before = before.filter(|before| before.machine == told.machine);
+                match before.and_then(|before| counted::rates(&before.facts, &told.facts)) {
+                    Some(rates) => told.facts = rates,
+                    None => uncounted.push(process.name.clone()),
+                }
+            }
             let role = match process.role {
                 "manager" => Role::Manager,
                 "client" => Role::Client,
@@ -101,7 +129,8 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
                 }),
             }
         }
-        Ok((machines, silent, tunables::read(&link).await.ok(), census.report.map(drop)))
+        let settings = tunables::read(&link).await.ok();
+        Ok((machines, (silent, uncounted), settings, census.report.map(drop)))
     })?;
     let named: Vec<(String, Facts)> = machines.iter().map(|m| (m.name(&machines), m.facts.clone())).collect();
     let differences = odd_ones(&named);
@@ -144,6 +173,12 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
         bail!(
             "no answer from {}: not there, of an older release, or this machine is not an administrator's",
             silent.join(", ")
+        );
+    }
+    if !uncounted.is_empty() {
+        bail!(
+            "no rates of {}: of an older release, or begun again meanwhile; what is told of them is since boot",
+            uncounted.join(", ")
         );
     }
     Ok(judged.iter().chain([&between]).filter_map(|findings| advisor::worst(findings)).max())

@@ -64,7 +64,7 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
                 continue;
             }
         };
-        let doc = document(&path.to_string_lossy(), &bytes);
+        let doc = document(&output::visible(&path.to_string_lossy()), &bytes);
         let verdicts = judge_for(&doc, args.machine.context.role);
         let books = run_books(&doc, &verdicts);
         judged.push(Judged { doc, verdicts, books });
@@ -127,20 +127,15 @@ fn section(input: &Judged, all: bool) -> Section {
             seen: vec![seen],
             says: vec![
                 ("why", verdict.why.to_string()),
-                ("do", format!("{}{book}", verdict.advice)),
+                ("should", format!("{}{book}", verdict.advice)),
                 ("sure", sure(verdict.confidence, verdict.gain)),
                 ("source", verdict.source.to_owned()),
             ],
         });
     }
     let good = good.iter().map(|v| format!("{}{}", v.judgement.what, lines_of(v, all))).collect();
-    let steps = |book: &RunBook| {
-        let disrupts = std::iter::once(format!("disrupts: {}", book.disrupts));
-        let steps = book.steps.iter().map(|step| format!("{}: {}", step.what, step.command));
-        (book.name.to_owned(), disrupts.chain(steps).collect())
-    };
-    let books = input.books.iter().map(steps).collect();
-    Section { name: input.doc.name.clone(), systems: systems(&input.doc, all), items, good, books }
+    let (name, systems, books) = (input.doc.name.clone(), systems(&input.doc, all), input.books.clone());
+    Section { name, systems, items, good, books }
 }
 
 fn worst(judged: &[Judged]) -> Option<Severity> {
@@ -299,7 +294,8 @@ fn systems(doc: &Document, all: bool) -> Vec<String> {
     }
     let mut listings: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for listing in doc.listings.iter().filter(|l| l.system != "any" || all || l.kind != "commands") {
-        let of = listing.subject.as_deref().map(|s| format!(" of {s}")).unwrap_or_default();
+        let of = listing.subject.as_deref().filter(|s| !listing.kind.ends_with(s));
+        let of = of.map(|s| format!(" of {s}")).unwrap_or_default();
         let lines = if listing.first == listing.last {
             format!("line {}", listing.first)
         } else {
@@ -404,7 +400,7 @@ fn paragraph(first: usize, other: usize, text: &str) {
 
 /// `ropewalk advise import-scale`: lines for a shell that set what Scale had, and what becomes of the rest.
 pub fn import(args: &ImportScale) -> Result<()> {
-    let doc = document(&args.input.to_string_lossy(), &bytes(&args.input)?);
+    let doc = document(&output::visible(&args.input.to_string_lossy()), &bytes(&args.input)?);
     ensure!(
         has_scale_settings(&doc),
         "{}: no settings of Storage Scale in it: give the output of mmlsconfig or mmdiag --config",

@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, ensure};
 
 /// How often it looks whether something still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long it waits at least for the run it was started for.
-const AT_FIRST: Duration = Duration::from_secs(30);
+/// How long it waits for the run it was started for: a machine that is busy, or another command, can keep that waiting.
+const AT_FIRST: Duration = Duration::from_secs(600);
 /// How long it tries to take back what another command keeps it from.
 const PERSISTS: Duration = Duration::from_secs(600);
 /// What it says once it stands.
@@ -54,13 +54,15 @@ pub(super) fn wait(root: &Path, until: u64) -> Result<()> {
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null").context("open /dev/null")?;
     rustix::io::write(rustix::stdio::stdout(), READY).context("say that the guard stands")?;
     rustix::stdio::dup2_stdout(&null).context("let go of the starter")?;
-    let started = Instant::now();
+    let (started, mut seen) = (Instant::now(), false);
     while apply::now() < until {
         thread::sleep(LOOK_EVERY);
         // What cannot be read may be waiting: the change itself can be why.
-        let waits =
-            journal::history(root).map_or(true, |runs| runs.iter().any(|run| run.waits(apply::now())));
-        if !waits && started.elapsed() > AT_FIRST {
+        let Ok(runs) = journal::history(root) else { continue };
+        // One whose time is over just now is not gone: it is to be taken back.
+        let waits = runs.iter().any(journal::Run::is_unconfirmed);
+        seen |= waits;
+        if !waits && (seen || started.elapsed() > AT_FIRST) {
             return Ok(());
         }
     }

@@ -10,10 +10,15 @@ use crate::args::Context;
 /// The facts of a machine, with what is taken for granted.
 pub(super) fn facts(catalogue: &Catalogue, tree: &Tree, context: &Context) -> Result<(Facts, Facts)> {
     let seen = advisor::host_facts(tree);
+    Ok((with_assumed(catalogue, &seen, context)?, seen))
+}
+
+/// What is seen, with what is taken for granted.
+pub(super) fn with_assumed(catalogue: &Catalogue, seen: &Facts, context: &Context) -> Result<Facts> {
     let mut facts = advisor::assumed(catalogue);
     facts.extend(seen.clone());
     assume(catalogue, &mut facts, context)?;
-    Ok((facts, seen))
+    Ok(facts)
 }
 
 /// Refuses a root that is not there: nothing to set, or to take back, is no answer then.

@@ -8,6 +8,7 @@ mod guard;
 mod html;
 mod machine;
 mod measure;
+mod over;
 mod rules;
 mod text;
 
@@ -51,7 +52,7 @@ pub fn advise(args: &Advise) -> Result<()> {
         Some(AdviseCommand::Collect { root }) => collect(root),
         Some(AdviseCommand::ImportScale(args)) => dumps::import(args),
         Some(AdviseCommand::Diff { a, b, json }) => compare::diff(a, b, *json),
-        Some(AdviseCommand::Apply { rules, yes, confirm_within, root, context, json }) => {
+        Some(AdviseCommand::Apply { rules, yes, dry_run: _, confirm_within, root, context, json }) => {
             let how = changes::How { yes: *yes, confirm_within: *confirm_within, json: *json };
             changes::make(rules, root, context, &how)
         }
@@ -79,7 +80,11 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
             Tree::below(root)
         }
     };
-    let (mut facts, seen) = machine::facts(&catalogue, &tree, &args.machine.context)?;
+    let seen = match args.over {
+        Some(span) => over::rates(&tree, span)?,
+        None => advisor::host_facts(&tree),
+    };
+    let mut facts = machine::with_assumed(&catalogue, &seen, &args.machine.context)?;
     for host in &args.probe {
         facts.extend(advisor::probe(host).with_context(|| format!("probe the way to {host}"))?);
     }
@@ -93,6 +98,12 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
         output::json(&json!({ "facts": seen, "findings": findings }))?;
     } else {
         text::print(&findings, args.all, seen.len());
+        if let Some(span) = args.over {
+            output::line(format!(
+                "Counted for {} s: drops, errors and waits of before are not judged.",
+                span.as_secs()
+            ));
+        }
     }
     Ok(advisor::worst(&findings))
 }
