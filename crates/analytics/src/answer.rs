@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use base::stats::latency_start;
 use serde::{Deserialize, Serialize};
 
+use crate::known::Known;
+
 /// A value of a dimension.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,6 +48,9 @@ pub struct Answer {
     /// begin elsewhere, show some of what belongs to their neighbours.
     #[serde(default)]
     pub resolution: u32,
+    /// What is known of the values that each filter names; empty where a process that was asked does not tell.
+    #[serde(default)]
+    pub known: Vec<Known>,
 }
 
 impl AnswerRow {
@@ -86,6 +91,11 @@ impl Answer {
         self.resolution = self.resolution.max(other.resolution);
         self.others += other.others;
         self.unfiltered += other.unfiltered;
+        if self.known.len() == other.known.len() {
+            self.known.iter_mut().zip(other.known).for_each(|(known, other)| known.merge(other));
+        } else {
+            self.known.clear();
+        }
     }
 
     /// Keeps the heaviest rows apart, at most `max` of them; the rest becomes one of [`Value::Other`], the last.
@@ -153,6 +163,7 @@ mod tests {
             others: 0.0,
             unfiltered: 2.0,
             resolution: 60,
+            known: Vec::new(),
         });
         assert_eq!(all.recorded, [1, 0, 1]);
         assert_eq!(all.rows[0], (text("a"), row(7.0, &[(0, 4.0), (2, 3.0)])));

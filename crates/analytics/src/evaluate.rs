@@ -11,8 +11,9 @@ use thiserror::Error;
 
 use crate::{
     answer::{Answer, AnswerRow, Value},
+    known,
     legend::Legend,
-    query::{Comparison, Filter, Query, QueryError, is_ordered},
+    query::{Comparison, Filter, Query, QueryError, Want, is_ordered},
     source::{Source, SourceError},
 };
 
@@ -74,6 +75,8 @@ pub fn evaluate(question: &Question, source: &Source<'_>) -> Result<Answer, Eval
     let mut found =
         Found { query: &query, question, rows: BTreeMap::new(), answer: Answer::default(), step: 0 };
     found.answer.recorded = vec![0; steps as usize];
+    let own = matches!(source, Source::Own(_)).then(Legend::own).unwrap_or_default();
+    found.answer.known = known::by_legend(&query, &own);
     let mut resolution = 1;
     source.each(after, after.saturating_add(span), &mut |second, legend| {
         found.step = ((second.at - after - 1) / step) as usize;
@@ -89,7 +92,22 @@ pub fn evaluate(question: &Question, source: &Source<'_>) -> Result<Answer, Eval
 #[derive(Default)]
 struct Growing {
     points: BTreeMap<u32, f64>,
-    latency: BTreeMap<u8, u64>,
+    /// By bucket, up to the highest that was met.
+    latency: Vec<u64>,
+}
+
+impl Growing {
+    fn in_bucket(&mut self, bucket: u8, n: u64) {
+        let at = usize::from(bucket);
+        if self.latency.len() <= at {
+            self.latency.resize(at + 1, 0);
+        }
+        self.latency[at] += n;
+    }
+
+    fn latency(&self) -> BTreeMap<u8, u64> {
+        (0..=u8::MAX).zip(self.latency.iter().copied()).filter(|(_, n)| *n > 0).collect()
+    }
 }
 
 struct Found<'a> {
@@ -101,23 +119,31 @@ struct Found<'a> {
     step: usize,
 }
 
+/// Whether a value is the one that is looked for. `bucketed`: it is that of a dimension with an order.
+pub(crate) fn is_wanted(want: &Want, value: &Value, bucketed: bool) -> bool {
+    match value {
+        Value::Other => false,
+        Value::Number(n) if bucketed => want.bucket == *n,
+        Value::Number(n) => want.text.parse() == Ok(*n),
+        Value::Text(text) => want.text == *text,
+        // A directory can be hundreds of files: most are none of it by the inode.
+        Value::File(fs, inode) => {
+            want.bucket == *inode && want.text.split_once(':').is_some_and(|(f, _)| f.parse() == Ok(*fs))
+        }
+    }
+}
+
 /// Whether a filter holds: not known of what was not kept apart.
 fn passes(filter: &Filter, value: &Value) -> Option<bool> {
-    let is = |bucketed: bool| match value {
-        Value::Other => None,
-        Value::Number(n) if bucketed => Some(filter.wanted.iter().any(|want| want.bucket == *n)),
-        Value::Number(n) => Some(filter.wanted.iter().any(|want| want.text.parse() == Ok(*n))),
-        Value::Text(text) => Some(filter.wanted.iter().any(|want| want.text == *text)),
-        Value::File(fs, inode) => Some(filter.wanted.iter().any(|want| {
-            // A directory can be hundreds of files: most are none of it by the inode.
-            want.bucket == *inode && want.text.split_once(':').is_some_and(|(f, _)| f.parse() == Ok(*fs))
-        })),
-    };
     let bucketed = is_ordered(filter.dimension);
+    let is = match value {
+        Value::Other => None,
+        value => Some(filter.wanted.iter().any(|want| is_wanted(want, value, bucketed))),
+    };
     let bound = filter.wanted.first().map_or(0, |want| want.bucket);
     match (filter.comparison, value) {
-        (Comparison::Is, _) => is(bucketed),
-        (Comparison::IsNot, _) => is(bucketed).map(|is| !is),
+        (Comparison::Is, _) => is,
+        (Comparison::IsNot, _) => is.map(|is| !is),
         (_, Value::Other) => None,
         (Comparison::AtLeast, value) => Some(matches!(value, Value::Number(n) if *n >= bound)),
         (Comparison::Below, value) => Some(matches!(value, Value::Number(n) if *n < bound)),
@@ -161,6 +187,7 @@ impl Found<'_> {
                     let of = (self.question, legend);
                     for row in &operations.rows {
                         let value = |dimension: &str| dimension_of(of, set, &row.key, true, dimension);
+                        self.note(&value);
                         self.operations(measure, &row.amount, &value);
                     }
                     for (op, amount) in &operations.other {
@@ -182,12 +209,22 @@ impl Found<'_> {
                         "process" => Value::Text(you.clone()),
                         label => Value::Text(labels.get(label).cloned().unwrap_or_default()),
                     };
+                    self.note(&value);
                     match gain {
                         Gain::Counter(n) => self.plain(*n as f64, &value),
                         Gain::Gauge(level) => self.plain(*level as f64, &value),
                         Gain::Histogram(amount) => self.operations(Measure::Operations, amount, &value),
                     }
                 }
+            }
+        }
+    }
+
+    /// Which of the values that filters name are met at all.
+    fn note(&mut self, value: &dyn Fn(&str) -> Value) {
+        for (filter, known) in self.query.filters.iter().zip(&mut self.answer.known) {
+            if !known.is_settled(filter) {
+                known.see(filter, value(filter.dimension));
             }
         }
     }
@@ -234,9 +271,7 @@ impl Found<'_> {
             let Some(key) = self.row(amount.ops as f64, value) else { return };
             let row = self.rows.entry(key).or_default();
             *row.points.entry(step).or_default() += amount.ops as f64;
-            for (bucket, n) in &amount.latency {
-                *row.latency.entry(*bucket).or_default() += n;
-            }
+            amount.latency.iter().for_each(|(bucket, n)| row.in_bucket(*bucket, *n));
             return;
         }
         for (bucket, n) in &amount.latency {
@@ -247,7 +282,7 @@ impl Found<'_> {
             if let Some(key) = self.row(*n as f64, &of) {
                 let row = self.rows.entry(key).or_default();
                 *row.points.entry(step).or_default() += *n as f64;
-                *row.latency.entry(*bucket).or_default() += n;
+                row.in_bucket(*bucket, *n);
             }
         }
     }
@@ -264,8 +299,9 @@ impl Found<'_> {
                 (step, if level { sum / f64::from(seconds) } else { sum })
             };
             let total = if level { sum / f64::from(all.max(1)) } else { sum };
+            let latency = growing.latency();
             let points = growing.points.into_iter().map(mean).collect();
-            (key, AnswerRow { total, points, latency: growing.latency })
+            (key, AnswerRow { total, points, latency })
         };
         self.answer.rows = self.rows.into_iter().map(row).collect();
         if level {

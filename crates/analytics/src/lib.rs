@@ -7,6 +7,7 @@
 mod answer;
 mod evaluate;
 mod files;
+mod known;
 mod legend;
 mod query;
 mod recording;
@@ -21,7 +22,8 @@ pub use files::{
     tier::Tier,
     writer::Store,
 };
-pub use query::{Comparison, Filter, Query, QueryError, Want, bucket, is_ordered};
+pub use known::Known;
+pub use query::{Comparison, Filter, Query, QueryError, Want, bucket, is_ordered, quoted};
 pub use recording::{Recorder, Recording, Section};
 pub use request::{Reply, Request, RequestError, answer, now_us, unhex};
 pub use source::Source;

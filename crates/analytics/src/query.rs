@@ -269,16 +269,16 @@ impl Query {
     }
 }
 
+/// A value as a query takes it: in quotes where it must be.
+pub fn quoted(text: &str) -> String {
+    let plain = !text.is_empty() && text.trim() == text && !text.contains(['|', ']', '"']);
+    let escaped = || text.replace('\\', "\\\\").replace('"', "\\\"");
+    if plain { text.to_owned() } else { format!("\"{}\"", escaped()) }
+}
+
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quoted = |want: &Want| {
-            let plain = !want.text.is_empty()
-                && want.text.trim() == want.text
-                && !want.text.contains(['|', ']', '"', '\\']);
-            let escaped = || want.text.replace('\\', "\\\\").replace('"', "\\\"");
-            if plain { want.text.clone() } else { format!("\"{}\"", escaped()) }
-        };
-        let values: Vec<String> = self.wanted.iter().map(quoted).collect();
+        let values: Vec<String> = self.wanted.iter().map(|want| quoted(&want.text)).collect();
         write!(f, "[{}{}{}]", self.dimension, self.comparison.sign(), values.join("|"))
     }
 }

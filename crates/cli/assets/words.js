@@ -54,7 +54,7 @@ export function lasting(seconds) {
 
 /** A value as a query takes it. */
 export function quoted(value) {
-  return /[|\]"\\]/.test(value) || value.trim() !== value || value === ""
+  return /[|\]"]/.test(value) || value.trim() !== value || value === ""
     ? '"' + value.replaceAll("\\", "\\\\").replaceAll('"', '\\"') + '"'
     : value;
 }

@@ -7,9 +7,13 @@ mod common;
 mod mounts;
 
 use std::{
+    ffi::OsStr,
     fs,
     net::TcpListener,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -171,11 +175,36 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
         ("strip.ops[node=n9]", "possible: n1, n2, n3"),
         ("file.ops[fs=none]", "possible: fs1"),
         ("file.ops[colour]", "possible: client, fs, file"),
+        ("file.ops[op=wriet]", "there is no op \"wriet\""),
+        ("file.ops[op=wriet]", "there are: write, "),
+        ("file.ops[op=read|wriet]", "\"wriet\""),
+        ("file.ops[class!=none]", "metadata"),
+        ("file.ops[user=4294967294]", "there are: uid 0"),
+        ("file.ops[fs=99]", "there are: fs1"),
+        ("strip.ops[pdisk=pdisk99]", "there are: pdisk1, pdisk2, pdisk3"),
+        ("strip.ops[client=session 7 (ended)]", "there are: "),
+        ("pdisk.bytes[op=reed]", "there are: read"),
+        ("net.sent_bytes[peer=n9]", "there are: n1, n2, n3"),
+        ("file.errors[error=EIEIO]", "EIO"),
+        ("manager.tokens[event=grant]", "there are: granted"),
+        ("file.ops[file=(others)]", "not kept apart"),
         ("file.opps", "possible: file.ops"),
     ] {
         let said = refused(&["analytics", "query", text, "--dir", dir, "--from", "-59m"]);
         assert!(said.contains(says), "{text}: {said}");
     }
+    // What is known and was idle is no mistake.
+    for text in [
+        "file.ops[op=copy_file_range]",
+        "file.errors[op=read][error=EIO]",
+        "stripe.retries[what=write]",
+        "manager.tokens[event=late]",
+        "pdisk.bytes[node=(unknown)]",
+        "net.refused_handshakes[reason=stranger]",
+    ] {
+        assert_eq!(total(cluster, text), 0.0, "{text}");
+    }
+    assert!(total(cluster, "pdisk.bytes[node!=(unknown)]") > 0.0);
     let table = ok(&["analytics", "query", "file.ops[file][op]", "--dir", dir, "--from", "-59m"]);
     assert!(table.contains("/heavy") && table.contains("P99<"), "{table}");
 
@@ -211,6 +240,110 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/top.py");
     let live = Command::new("python3").args([script, ROPEWALK, dir]).output().unwrap();
     assert!(live.status.success(), "{}", String::from_utf8_lossy(&live.stderr));
+    odd_names(cluster, &mounts);
+}
+
+/// Every byte that a name can hold, and names that look like something else: what is shown of each is found by that again.
+fn odd_names(cluster: &Cluster, mounts: &Mounts) {
+    let directory = mounts.at(0, "odd \"|]");
+    fs::create_dir(&directory).unwrap();
+    let mut names: Vec<Vec<u8>> =
+        (1..=255u8).filter(|byte| *byte != b'/').collect::<Vec<_>>().chunks(24).map(<[u8]>::to_vec).collect();
+    for name in [
+        "a\nb",
+        "a\\nb",
+        "a\\x0ab",
+        " a ",
+        "[op=read]",
+        "a]b",
+        "a|b",
+        "=,;",
+        "<img src=x onerror=alert(1)>",
+        "<script>",
+        "(others)",
+        "\u{202e}a",
+    ] {
+        names.push(name.as_bytes().to_vec());
+    }
+    names.extend([b"\xff\xfe".to_vec(), b"\xfe\xff".to_vec(), b"\\xff\\xfe".to_vec(), [b'l'; 255].to_vec()]);
+    // Each was written another number of times.
+    for (n, name) in names.iter().enumerate() {
+        write_direct(&directory.join(OsStr::from_bytes(name)), n as u64 + 1, 4096);
+    }
+    let count = names.len() as f64;
+    let of = "file.ops[op=write][directory=\"/odd \\\"|]\"]";
+    until("all are counted", || {
+        let found = cluster.json(&["analytics", "query", "file.ops[op=write][directory]", "--from", "-59m"]);
+        let odd = found["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["key"]["directory"] == "/odd \"|]")
+            .cloned();
+        odd.is_some_and(|row| row["total"] == count * (count + 1.0) / 2.0)
+    });
+    let found = query(cluster, &format!("{of}[file]"));
+    let rows = found["rows"].as_array().unwrap();
+    let shown: Vec<&str> = rows.iter().map(|row| row["key"]["file"].as_str().unwrap()).collect();
+    assert!(shown.iter().all(|file| !file.contains(|c: char| c.is_control())), "{shown:?}");
+    let mut totals: Vec<f64> = rows.iter().map(|row| row["total"].as_f64().unwrap()).collect();
+    totals.sort_by(f64::total_cmp);
+    assert_eq!(totals, (1..=names.len()).map(|n| n as f64).collect::<Vec<_>>(), "no two are shown alike");
+
+    let quoted = |file: &&str| format!("\"{}\"", file.replace('\\', "\\\\").replace('"', "\\\""));
+    let all: Vec<String> = shown.iter().map(quoted).collect();
+    assert_eq!(
+        query(cluster, &format!("file.ops[op=write][file={}][file]", all.join("|")))["rows"],
+        found["rows"]
+    );
+
+    // As the table shows them, pasted.
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    let ask =
+        |text: &str| ok(&["analytics", "query", text, "--dir", dir, "--from", "-59m", "--rows", "1000"]);
+    let table = ask(&format!("{of}[file]"));
+    let names_of = |table: &str| -> Vec<String> {
+        let lines = table.lines().filter(|line| line.contains(" %"));
+        lines.map(|line| line.trim_start().split_once("  ").unwrap().0.to_owned()).collect()
+    };
+    let pasted = names_of(&table);
+    assert_eq!(pasted.len(), names.len(), "{table}");
+    let again = ask(&format!("file.ops[op=write][file={}][file]", pasted.join("|")));
+    assert_eq!(names_of(&again), pasted);
+
+    // Lines and columns of files stay lines and columns.
+    let out = mounts.more.path().join("odd.csv");
+    let export = |out: &Path| {
+        ok(&[
+            "analytics",
+            "export",
+            &format!("{of}[file]"),
+            "--dir",
+            dir,
+            "--from",
+            "-59m",
+            "--step",
+            "1h",
+            "--rows",
+            "1000",
+            "--out",
+            out.to_str().unwrap(),
+        ])
+    };
+    export(&out);
+    let read = "import csv, sys; rows = list(csv.reader(open(sys.argv[1], newline=''))); assert all(len(r) == 3 for r in rows), rows; print(len({r[1] for r in rows[1:]}))";
+    let read = Command::new("python3").args(["-c", read]).arg(&out).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&read.stdout).trim(),
+        names.len().to_string(),
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
+    let out = mounts.more.path().join("odd.html");
+    export(&out);
+    let html = fs::read_to_string(&out).unwrap();
+    assert!(!html.contains("<img") && html.matches("</script").count() == 3, "no name is markup");
 }
 
 /// What DuckDB and pyarrow find in it, where Python (or that of ROPEWALK_PYTHON) has them.

@@ -54,4 +54,5 @@ pub use mount::{Mount, MountEnd, MountStatus};
 pub use mountinfo::{Mounted, mounts};
 pub use mountpoint::{KIND, is_dead, unmount};
 pub use options::{MountOptions, Transport};
+pub use statistics::NAMES;
 pub use waiting::InFlight;

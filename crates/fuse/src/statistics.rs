@@ -13,9 +13,10 @@ use crate::{
     request::{Header, operation_name},
 };
 
-static REQUESTS: LazyLock<&Recorder> = LazyLock::new(|| {
-    stats::recorder(Set::File, Names { op: |op| operation_name(op.into()), class: class_name })
-});
+/// What operations and classes of a mount are called.
+pub const NAMES: Names = Names { op: |op| operation_name(op as u32), class: class_name };
+
+static REQUESTS: LazyLock<&Recorder> = LazyLock::new(|| stats::recorder(Set::File, NAMES));
 
 const CLASSES: [&str; 6] = ["other", "read", "write", "sync", "metadata", "lock"];
 

@@ -59,3 +59,4 @@ pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options, Replicated};
 pub use reaper::Deleter;
 pub use serve::{Running, serve_standby};
+pub use statistics::NAMES;

@@ -8,8 +8,10 @@ use wire::mgr::MgrRequest;
 
 use crate::tokens::Acts;
 
-static REQUESTS: LazyLock<&Recorder> =
-    LazyLock::new(|| stats::recorder(Set::Manager, Names { op: MgrRequest::name_of, class: |_| "request" }));
+/// What requests of the manager are called.
+pub const NAMES: Names = Names { op: MgrRequest::name_of, class: |_| "request" };
+
+static REQUESTS: LazyLock<&Recorder> = LazyLock::new(|| stats::recorder(Set::Manager, NAMES));
 
 static COMMITS: LazyLock<Histogram> = LazyLock::new(|| stats::histogram("manager_commit_seconds", &[]));
 

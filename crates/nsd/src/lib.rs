@@ -41,5 +41,6 @@ pub use records::Records;
 pub use repair::Repairs;
 pub use scrub::{Found, Page, Scrub};
 pub use server::Server;
+pub use statistics::NAMES;
 pub use status::{CatchUpStatus, PdiskStatus, RepairStatus, ServerStatus};
 pub use strips::Strips;

@@ -23,6 +23,9 @@ pub(crate) struct Statistics {
     one_by_one: &'static Recorder,
 }
 
+/// What requests and classes of a server are called.
+pub const NAMES: Names = Names { op: op_name, class: |class| OpClass::from_u8(class).name() };
+
 fn op_name(op: u8) -> &'static str {
     NsdRequest::NAMES.get(usize::from(op).wrapping_sub(1)).copied().unwrap_or("other")
 }
@@ -53,8 +56,7 @@ impl Statistics {
             (number, statistics)
         };
         let all = NsdRequest::NAMES.iter().enumerate().map(|(i, name)| (i as u8 + 1, *name));
-        let names = Names { op: op_name, class: |class| OpClass::from_u8(class).name() };
-        Statistics { by_op: all.map(of).collect(), one_by_one: stats::recorder(Set::Strip, names) }
+        Statistics { by_op: all.map(of).collect(), one_by_one: stats::recorder(Set::Strip, NAMES) }
     }
 
     /// A request is answered.

@@ -4,6 +4,7 @@
 use base::stats::{Amount, Key, Row, Set};
 
 use super::*;
+use crate::{Question, Source, evaluate};
 
 /// A second with operations on so many files.
 fn second(at: u64, files: u64) -> Second {
@@ -110,12 +111,66 @@ fn a_kill_at_any_byte_of_a_minute_loses_nothing_of_it() {
     }
 }
 
-/// `cargo test --release -p ropewalk-analytics years -- --ignored --nocapture`: two years of a mount that is always at work, a
-/// second in two minutes, within the default bound.
+/// `cargo test --release -p ropewalk-analytics --lib years -- --ignored --nocapture`: two years of a mount that is always at work,
+/// every minute of them, of the last two days every second, within the default bound; and what it takes to ask about all of it.
 #[test]
 #[ignore = "writes gigabytes"]
 fn years_within_the_default_bound() {
-    let [_, minutes, hours] = record(730, 120, 40, 512 << 20);
-    assert!(minutes.1 > 21 * 1440 / 2, "weeks by the minute: {minutes:?}");
-    assert!(hours.1 >= 730 * 24 - 1, "years by the hour: {hours:?}");
+    const DAYS: u64 = 730;
+    const BY_SECOND: u64 = 2;
+    let (all, files) = (512 << 20, 40);
+    let place = tempfile::tempdir().unwrap();
+    let dir = &place.path().join("own");
+    fs::create_dir(dir).unwrap();
+    let begin = 1_700_000_000 / 86_400 * 86_400;
+    let day = |n: u64| begin + n * 86_400;
+    let mut writer = Writer::new(dir.to_owned(), Origin::default(), Arc::default());
+    let (mut most, begun) = (0, std::time::Instant::now());
+    for n in 0..DAYS {
+        // A minute is what its seconds are put together to: of long ago only that is made.
+        let seconds = n >= DAYS - BY_SECOND;
+        for at in (day(n)..day(n + 1)).step_by(if seconds { 1 } else { 60 }) {
+            if seconds {
+                writer.take(second(at + 1, files), all).unwrap();
+            } else {
+                writer.minute_is_whole(Second { span: 60, recorded: 60, ..second(at + 60, files) });
+            }
+            writer.write_whole(all).unwrap();
+        }
+        most = most.max(ended::bytes(dir));
+        if n % 73 == 72 {
+            println!("{} days in {:.0} s: {} MiB on disk", n + 1, begun.elapsed().as_secs_f64(), most >> 20);
+        }
+    }
+    assert!(most <= all, "{most} bytes, {all} are the bound");
+    let found = Tier::ALL.map(|tier| kept(dir, tier));
+    for (tier, (first, count, _)) in Tier::ALL.into_iter().zip(found) {
+        println!("{count} records by the {tier:?}, {:.1} days back", (day(DAYS) - first) as f64 / 86_400.0);
+    }
+    let [seconds, minutes, hours] = found;
+    assert!(seconds.1 > 3600 && minutes.1 > 21 * 1440, "an hour, weeks: {seconds:?} {minutes:?}");
+    assert!(hours.1 >= DAYS * 24 - 1, "years by the hour: {hours:?}");
+    drop(writer);
+    for (back, step) in [(3600, 1), (86_400, 240), (30 * 86_400, 7200), (DAYS * 86_400, 86_400 * 2)] {
+        let question = Question {
+            query: "file.ops[file]".to_owned(),
+            you: "/mnt/a".to_owned(),
+            fs: 1,
+            after: day(DAYS) - back,
+            to: day(DAYS),
+            step,
+            resolution: 0,
+            ended: None,
+        };
+        let begun = std::time::Instant::now();
+        let answer = evaluate(&question, &Source::Ended(dir)).unwrap();
+        assert_eq!(answer.rows.len(), files as usize);
+        println!(
+            "file.ops[file] over {:.2} days: {:.2} s",
+            back as f64 / 86_400.0,
+            begun.elapsed().as_secs_f64()
+        );
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    status.lines().filter(|line| line.starts_with("VmHWM")).for_each(|line| println!("memory, {line}"));
 }

@@ -4,10 +4,10 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
-use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Value, Want};
-use anyhow::{Context, Result, anyhow, bail};
+use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Value};
+use anyhow::{Context, Result, bail};
 use base::{
-    stats::{Measure, STATISTICS, Set, Source, derived_from},
+    stats::{Set, Source, derived_from},
     when::date_time,
 };
 use tokio::task::JoinSet;
@@ -20,11 +20,7 @@ use crate::{
     args::{Time, When},
     cluster_dir::ClusterDir,
     link::Link,
-    output,
 };
-
-/// What no file is recorded as.
-const NO_FILE: &str = "0:18446744073709551615";
 
 /// Which time is asked about, seconds.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +31,9 @@ pub struct Span {
     pub to_ago: u64,
     /// A figure for each step of so long; 0: one for all.
     pub step: u64,
-    /// Whether a filter may name a file that nobody used in that time. It is a mistake where one asks once; where each new
-    /// second is asked for, the file is idle.
-    pub idle_files: bool,
+    /// Whether a filter may name what nobody used in that time. It is a mistake where one asks once; where each new second is asked
+    /// for, it is idle.
+    pub idle: bool,
 }
 
 impl Span {
@@ -54,7 +50,7 @@ impl Span {
                 date_time(now.saturating_sub(to))
             );
         }
-        Ok(Span { from_ago: from, to_ago: to, step, idle_files: false })
+        Ok(Span { from_ago: from, to_ago: to, step, idle: false })
     }
 
     /// The same from a whole unit on, in steps of whole units.
@@ -144,9 +140,9 @@ impl Found {
 
 /// Histories, to be asked again and again.
 pub struct Watch {
-    link: Option<Link>,
-    members: Vec<Member>,
-    names: Names,
+    pub(super) link: Option<Link>,
+    pub(super) members: Vec<Member>,
+    pub(super) names: Names,
     /// The present of a recording.
     clock: Option<Clock>,
 }
@@ -226,7 +222,7 @@ impl Watch {
         let query = Query::parse(text)?;
         let (now, mut span) = (self.now(), span);
         let mut numbered = query.clone();
-        self.number(&mut numbered, now, span).await?;
+        let doubts = self.number(&mut numbered, now, span).await?;
         numbered.breakdowns = recorded(&query.breakdowns);
         // Names become shorter, but a directory becomes its files, and a pool its pdisks.
         Query::parse(&numbered.to_string())
@@ -236,6 +232,9 @@ impl Watch {
         if unit > 1 {
             span = span.widened(now, unit);
             (answer, processes, recorded_by) = self.put(&numbered, now, span, unit).await?;
+        }
+        if !span.idle {
+            self.all_known(&doubts, &answer, now, span)?;
         }
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
         if query.breakdowns.iter().any(|dimension| derived_from(dimension).is_some()) {
@@ -280,7 +279,7 @@ impl Watch {
     }
 
     /// Puts a query without names to all who may know.
-    async fn put(
+    pub(super) async fn put(
         &self,
         query: &Query,
         now: u64,
@@ -314,7 +313,7 @@ impl Watch {
             });
         }
         let mut recorded: Vec<Option<u32>> = vec![None; able.len()];
-        let (mut all, mut by_name) = (Answer::default(), BTreeMap::<String, Vec<u32>>::new());
+        let (mut all, mut by_name) = (None::<Answer>, BTreeMap::<String, Vec<u32>>::new());
         while let Some(Ok((at, answer))) = asked.join_next().await {
             match answer {
                 Ok(answer) => {
@@ -323,7 +322,10 @@ impl Watch {
                     let name = able[at].origin.name.clone();
                     let own = by_name.entry(name).or_insert_with(|| vec![0; answer.recorded.len()]);
                     own.iter_mut().zip(&answer.recorded).for_each(|(own, n)| *own = (*own).max(*n));
-                    all.merge(answer);
+                    match &mut all {
+                        Some(all) => all.merge(answer),
+                        None => all = Some(answer),
+                    }
                 }
                 Err(error) => tracing::debug!("{}: {error:#}", able[at].origin.name),
             }
@@ -346,117 +348,7 @@ impl Watch {
                 None => processes.push(Process { name: name.clone(), answers: true, recorded: *recorded }),
             }
         }
-        Ok((all, processes, by_name))
-    }
-
-    /// Puts numbers in the place of names.
-    async fn number(&mut self, query: &mut Query, now: u64, span: Span) -> Result<()> {
-        let statistic = query.statistic;
-        for at in 0..query.filters.len() {
-            let of_mounts = matches!(statistic.source, Source::Operations(Set::File, _));
-            let dimension = query.filters[at].dimension;
-            let mut numbered = Vec::new();
-            for want in query.filters[at].wanted.clone() {
-                let found: Vec<String> = match dimension {
-                    "client" if !of_mounts => self.names.sessions_of(&want.text)?,
-                    "client" | "process" => vec![self.member(dimension, &want.text, of_mounts)?],
-                    "peer" => vec![self.names.peer_of(&want.text)],
-                    "file" => self.files_of(query, &want.text, now, span).await?,
-                    "directory" => self.files_used(query, dimension, &want.text, now, span).await?,
-                    "pool" | "node" => self.names.pdisks_of(dimension, &want.text)?,
-                    "fs" => vec![self.names.fs_of(&want.text)?],
-                    // As it is shown.
-                    "user" => vec![user_of(&want.text)?],
-                    _ => vec![want.text.clone()],
-                };
-                let bucket = want.bucket;
-                numbered.extend(found.into_iter().map(|text| Want { text, bucket }));
-            }
-            query.filters[at].wanted = numbered;
-            if let Some(from) = derived_from(dimension) {
-                query.filters[at].dimension = from;
-            }
-        }
-        Ok(())
-    }
-
-    fn member(&self, dimension: &str, name: &str, of_mounts: bool) -> Result<String> {
-        let able = members::called(&self.members, of_mounts.then_some("client"));
-        match able.iter().any(|able| able == name) {
-            true => Ok(name.to_owned()),
-            false => Err(anyhow!("there is no {dimension} {name:?}; possible: {}", able.join(", "))),
-        }
-    }
-
-    /// The files of a path: of those that were used in the time asked about.
-    async fn files_of(&mut self, query: &Query, path: &str, now: u64, span: Span) -> Result<Vec<String>> {
-        let number = |text: &str| text.parse::<u64>().is_ok();
-        // As files without a name are shown.
-        let bare = path.strip_prefix("removed (").and_then(|rest| rest.strip_suffix(')')).unwrap_or(path);
-        if bare.split_once(':').is_some_and(|(fs, inode)| number(fs) && number(inode)) {
-            return Ok(vec![bare.to_owned()]);
-        }
-        self.files_used(query, "file", path, now, span).await
-    }
-
-    /// The files of that path, or in that directory, that were used in the time asked about.
-    async fn files_used(
-        &mut self,
-        query: &Query,
-        dimension: &str,
-        path: &str,
-        now: u64,
-        span: Span,
-    ) -> Result<Vec<String>> {
-        // A file that was used is one, even if no byte of it was.
-        let of_operations = |set| Source::Operations(set, Measure::Operations);
-        let statistic = match query.statistic.source {
-            Source::Operations(set, _) => STATISTICS.iter().find(|s| s.source == of_operations(set)),
-            Source::Family => None,
-        };
-        let statistic = statistic.unwrap_or(query.statistic);
-        let all = Query { statistic, filters: Vec::new(), breakdowns: vec!["file"] };
-        let (answer, ..) = self.put(&all, now, Span { step: 0, ..span }, 1).await?;
-        self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
-        let found = answer.rows.iter().filter_map(|(key, _)| match key.first() {
-            Some(value @ Value::File(fs, inode)) if self.names.show(dimension, value) == path => {
-                Some(format!("{fs}:{inode}"))
-            }
-            _ => None,
-        });
-        let found: Vec<String> = found.collect();
-        if found.is_empty() && span.idle_files {
-            return Ok(vec![NO_FILE.to_owned()]);
-        }
-        if found.is_empty() {
-            let mut known: Vec<String> = Vec::new();
-            for shown in answer.rows.iter().map(|(key, _)| self.names.show(dimension, &key[0])) {
-                if known.len() < 8 && !known.contains(&shown) {
-                    known.push(shown);
-                }
-            }
-            let (known, apart) = (output::visible(&known.join(", ")), answer.coverage());
-            if apart < 1.0 {
-                bail!(
-                    "no {dimension} {path:?} was told apart in that time, as {:.1} % of the operations were; if it was used it is \
-                     in (others): ask for less time. The first of those that were: {known}",
-                    apart * 100.0
-                );
-            }
-            bail!("no {dimension} {path:?} was used in that time; the first of those that were: {known}");
-        }
-        Ok(found)
-    }
-}
-
-/// The number of a user, as it is shown or by itself.
-fn user_of(text: &str) -> Result<String> {
-    let number = text.strip_prefix("uid ").unwrap_or(text);
-    match number.parse::<u32>() {
-        Ok(number) => Ok(number.to_string()),
-        Err(_) => bail!(
-            "users are recorded by their numbers: write [user=1000], not {text:?}; `id -u NAME` tells it"
-        ),
+        Ok((all.unwrap_or_default(), processes, by_name))
     }
 }
 

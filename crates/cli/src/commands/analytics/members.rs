@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::task::JoinSet;
 use wire::admin::{AdminReply, AdminRequest};
 
-use super::names::Names;
+use super::{names::Names, printable::printable};
 use crate::{
     cluster_dir::ClusterDir,
     commands::ask::{ASK_PATIENCE, Census, parsed},
@@ -195,10 +195,11 @@ async fn greet(members: &mut [Member]) -> Vec<Left> {
 
 /// Two mounts of one path on two machines are told apart. A node that is away keeps its name.
 fn distinct(origin: Origin, members: &[Member]) -> Origin {
-    let taken = members.iter().any(|m| m.origin.role == origin.role && m.origin.name == origin.name);
+    let name = printable(origin.name.as_bytes());
+    let taken = members.iter().any(|m| m.origin.role == origin.role && m.origin.name == name);
     match origin.role == "client" && taken {
-        true => Origin { name: format!("{}:{}", origin.host, origin.name), ..origin },
-        false => origin,
+        true => Origin { name: format!("{}:{name}", origin.host), ..origin },
+        false => Origin { name, ..origin },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use analytics::Value;
+use analytics::{Value, Want};
 use anyhow::{Result, bail};
 use base::{FsId, InodeNo};
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,16 @@ use wire::{
     mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX},
 };
 
-use super::figures;
+use super::{
+    figures,
+    printable::{is_meant, printable},
+};
 use crate::link::Link;
 
 /// What stands behind the path of a file that has none any more.
 const REMOVED: &str = " (removed)";
+/// What a pdisk lies in that the map does not know, and a file without a path.
+pub const UNKNOWN: &str = "(unknown)";
 /// Paths kept, at most; then all are asked for anew.
 const PATHS_KEPT_MAX: usize = 1 << 16;
 
@@ -74,9 +79,9 @@ impl Names {
             report.clients.iter().filter(same).count() > 1
         };
         let clients = report.clients.iter().map(|client| {
-            let (host, mount) = (&client.process.host, &client.mount);
+            let (host, mount) = (&client.process.host, printable(client.mount.as_bytes()));
             let name = match (alike(client, false), alike(client, true)) {
-                (false, _) => mount.clone(),
+                (false, _) => mount,
                 (true, false) => format!("{host}:{mount}"),
                 (true, true) => format!("{host}:{mount} of {}", client.process.pid),
             };
@@ -134,18 +139,18 @@ impl Names {
         self.sessions.get(&session).cloned().unwrap_or_else(|| format!("session {session} (ended)"))
     }
 
-    /// The sessions of that name.
-    pub fn sessions_of(&self, name: &str) -> Result<Vec<String>> {
+    /// The sessions of that name, and whether there are any: one that has ended is named by its number.
+    pub fn sessions_of(&self, name: &str) -> Result<(Vec<String>, bool)> {
         let found: Vec<String> = self
             .sessions
             .iter()
-            .filter(|(_, n)| *n == name)
+            .filter(|(_, shown)| is_meant(shown, name))
             .map(|(session, _)| session.to_string())
             .collect();
         let ended = name.strip_prefix("session ").map(|rest| rest.trim_end_matches(" (ended)"));
         match (found.is_empty(), ended.and_then(|number| number.parse::<u64>().ok())) {
-            (false, _) => Ok(found),
-            (true, Some(session)) => Ok(vec![session.to_string()]),
+            (false, _) => Ok((found, true)),
+            (true, Some(session)) => Ok((vec![session.to_string()], false)),
             (true, None) => {
                 let known: BTreeSet<&str> = self.sessions.values().map(String::as_str).collect();
                 let known: Vec<&str> = known.into_iter().collect();
@@ -154,17 +159,22 @@ impl Names {
         }
     }
 
-    /// The label of a node of that name; what is no node's stays as it is.
-    pub fn peer_of(&self, name: &str) -> String {
+    /// The label of a node of that name, and whether there is one; what is no node's stays as it is.
+    pub fn peer_of(&self, name: &str) -> (Vec<String>, bool) {
         let node = self.nodes.iter().find(|(_, called)| called == name);
-        node.map_or(name, |(label, _)| label.as_str()).to_owned()
+        (vec![node.map_or(name, |(label, _)| label.as_str()).to_owned()], node.is_some())
     }
 
-    /// The number of a file system of that name, or of the number itself.
-    pub fn fs_of(&self, name: &str) -> Result<String> {
-        let found = self.filesystems.iter().find(|(_, called)| *called == name).map(|(fs, _)| fs.to_string());
-        match found.or_else(|| name.parse::<u32>().ok().map(|fs| fs.to_string())) {
-            Some(fs) => Ok(fs),
+    /// Whether the map has a pdisk of that label.
+    pub fn has_pdisk(&self, label: &str) -> bool {
+        self.pdisks.contains_key(label)
+    }
+
+    /// The number of a file system of that name, or the number itself, and whether there is one.
+    pub fn fs_of(&self, name: &str) -> Result<(Vec<String>, bool)> {
+        let found = self.filesystems.iter().find(|(_, called)| *called == name).map(|(fs, _)| *fs);
+        match found.or_else(|| name.parse::<u32>().ok()) {
+            Some(fs) => Ok((vec![fs.to_string()], self.filesystems.contains_key(&fs))),
             None => {
                 let known: BTreeSet<&str> = self.filesystems.values().map(String::as_str).collect();
                 let known: Vec<&str> = known.into_iter().collect();
@@ -187,6 +197,13 @@ impl Names {
             bail!("there is no pdisk in a {dimension} {name:?}; possible: {}", known.join(", "))
         }
         Ok(found)
+    }
+
+    /// All pdisks of which it is known what they lie in; at least one value.
+    pub fn pdisks_with(&self, dimension: &str) -> Vec<Want> {
+        let known = self.pdisks.iter().filter(|(_, place)| !place.called(dimension).is_empty());
+        let known = known.map(|(pdisk, _)| Want { text: pdisk.clone(), bucket: 0 });
+        known.chain([Want { text: String::new(), bucket: 0 }]).collect()
     }
 
     /// Asks for the paths of files that are not known yet. What cannot be had stays a number.
@@ -212,7 +229,7 @@ impl Names {
                 let request = MgrRequest::Paths { fs: FsId(fs), files };
                 let Ok(MgrReply::Paths(paths)) = link.manager(&request).await else { continue };
                 for (inode, path) in part.iter().zip(paths) {
-                    self.paths.insert((fs, *inode), String::from_utf8_lossy(&path).into_owned());
+                    self.paths.insert((fs, *inode), printable(&path));
                 }
             }
         }
@@ -246,7 +263,7 @@ impl Names {
             ("user", Value::Number(user)) => format!("uid {user}"),
             ("pool" | "node", Value::Text(pdisk)) => {
                 let place = self.pdisks.get(pdisk).map(|place| place.called(dimension));
-                place.filter(|name| !name.is_empty()).unwrap_or("(unknown)").to_owned()
+                place.filter(|name| !name.is_empty()).unwrap_or(UNKNOWN).to_owned()
             }
             (ordered, Value::Number(bucket)) if analytics::is_ordered(ordered) => {
                 figures::begins(ordered, *bucket)
@@ -265,7 +282,7 @@ impl Names {
 fn directory_of(path: &str) -> String {
     let path = path.strip_suffix(REMOVED).unwrap_or(path);
     match path.rsplit_once('/') {
-        None => "(unknown)".to_owned(),
+        None => UNKNOWN.to_owned(),
         Some((of, _)) if of.is_empty() || of.ends_with(':') => format!("{of}/"),
         Some((of, _)) => of.to_owned(),
     }
@@ -305,8 +322,11 @@ mod tests {
         assert_eq!([directory(7), directory(8), directory(1)], ["/a", "(unknown)", "/"]);
         assert_eq!((directory_of("fs1:/a"), directory_of("fs1:/a/b")), ("fs1:/".into(), "fs1:/a".into()));
         assert_eq!(names.show("client", &Value::Number(5)), "/mnt/a");
-        assert_eq!(names.sessions_of("/mnt/a").unwrap(), ["5"]);
-        assert_eq!(names.sessions_of(&names.show("client", &Value::Number(6))).unwrap(), ["6"]);
+        assert_eq!(names.sessions_of("/mnt/a").unwrap(), (vec!["5".to_owned()], true));
+        assert_eq!(
+            names.sessions_of(&names.show("client", &Value::Number(6))).unwrap(),
+            (vec!["6".to_owned()], false)
+        );
         assert!(names.sessions_of("/mnt/b").unwrap_err().to_string().contains("/mnt/a"));
         for bucket in 1..base::stats::LATENCY_BUCKETS as u64 {
             let shown = names.show("latency", &Value::Number(bucket));

@@ -70,7 +70,7 @@ fn by_value(found: &Found) -> String {
     }
     let total: f64 = found.rows.iter().map(|(_, row)| row.total).sum();
     let row = |(values, row): &(Vec<String>, AnswerRow)| {
-        let mut cells: Vec<String> = values.iter().map(|value| end_of(value, VALUE_MAX)).collect();
+        let mut cells: Vec<String> = values.iter().map(shown).collect();
         cells.push(amount(statistic.unit, row.total));
         if !level {
             cells.push(rate(statistic.unit, per_second(found, row)));
@@ -83,6 +83,11 @@ fn by_value(found: &Found) -> String {
     };
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     output::table_text(&head, found.in_order().into_iter().map(row).collect())
+}
+
+/// A value as it can stand in a filter.
+fn shown(value: &String) -> String {
+    analytics::quoted(&end_of(value, VALUE_MAX))
 }
 
 fn title(dimension: &str) -> String {

@@ -70,7 +70,7 @@ async fn show(mut watch: Watch, dir: Option<ClusterDir>, args: &Look) -> Result<
 
 /// What a view shows now, and who did not answer.
 async fn look(watch: &mut Watch, view: &View, over: u64) -> Result<(Vec<Line>, Vec<String>)> {
-    let span = Span { from_ago: over, to_ago: 0, step: 0, idle_files: true };
+    let span = Span { from_ago: over, to_ago: 0, step: 0, idle: true };
     let operations = watch.ask(&view.query("ops"), span, ROWS_MAX).await?;
     let bytes = match view.has_bytes() {
         true => Some(watch.ask(&view.query("bytes"), span, ROWS_MAX).await?),

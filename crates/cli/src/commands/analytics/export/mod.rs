@@ -114,7 +114,7 @@ mod tests {
         Found {
             recorded: BTreeMap::new(),
             query: Query::parse("file.ops[file][op]").unwrap(),
-            span: Span { from_ago: 30, to_ago: 0, step: 10, idle_files: false },
+            span: Span { from_ago: 30, to_ago: 0, step: 10, idle: false },
             now: 1030,
             rows: vec![(vec!["/a,\"b\"".to_owned(), "read".to_owned()], row)],
             answer: Answer { recorded: vec![10, 9, 0], ..Answer::default() },

@@ -58,7 +58,7 @@ pub async fn query(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
         if step > 0 && (to - from) / step > STEPS_MAX {
             bail!("step={step}: that makes more than {STEPS_MAX} steps");
         }
-        let span = Span { from_ago: now - from, to_ago: now - to, step, idle_files: false };
+        let span = Span { from_ago: now - from, to_ago: now - to, step, idle: false };
         let rows = params.number("rows")?.unwrap_or(30) as usize;
         Ok(chart::json(&asking.ask(text, span, rows).await?))
     };

@@ -78,7 +78,7 @@ async fn look(asking: &Arc<Asking>, queries: &[String]) -> Vec<Value> {
         asked.spawn(async move {
             // Of a recording more than a second may pass in one.
             let from_ago = AGAIN.max(asking.speed().min(600.0).ceil() as u64 + 2);
-            let span = Span { from_ago, to_ago: 0, step: 1, idle_files: true };
+            let span = Span { from_ago, to_ago: 0, step: 1, idle: true };
             let found = asking.ask(&query, span, ROWS_MAX).await;
             (
                 at,
