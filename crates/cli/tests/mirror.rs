@@ -1,15 +1,16 @@
 //! A cluster whose manager keeps a copy of its store: the manager is killed while a mount makes files, with its disk's cache lost, then its
-//! store is; the copy has all that was acknowledged. A copy that is behind is refused.
+//! store is; the copy has all that was acknowledged. A copy that is behind is refused. So with a copy on another machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 #[path = "common/maker.rs"]
 mod maker;
 
-use std::{fs, sync::atomic::Ordering::SeqCst};
+use std::{fs, net::TcpListener, sync::atomic::Ordering::SeqCst};
 
 use common::{Cluster, ok, refused, ropewalk, until};
 use maker::{check, make};
+use rustix::process::Signal;
 
 const ROUNDS: u32 = 3;
 const BETWEEN: u64 = 30;
@@ -78,4 +79,85 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     cluster.start();
     check(&mnt, made + 1);
     assert!(store().contains("on one disk, not replicated"), "{}", store());
+}
+
+/// Ends what runs of a directory, also when the test fails.
+struct Down(String);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        let _ = ropewalk(&["down", "--dir", &self.0, "--force"]);
+    }
+}
+
+/// The same with the copy on another machine, here another directory; three servers know whether it counts.
+#[test]
+fn the_copy_on_another_machine_has_all_when_the_managers_is_gone() {
+    let options = ["--nodes", "3", "--pdisks", "1", "--code", "1way", "--pdisk-size", "64m"];
+    let cluster = Cluster::up(&options);
+    let (dir, mnt, other) = (cluster.dir(), cluster.mnt(), Cluster::prepare(&[]));
+    let (name, kept) = (dir.to_str().unwrap(), other.dir());
+    let kept = kept.to_str().unwrap();
+    let _down = Down(kept.to_owned());
+    let store = || cluster.json(&["status"])["store"].as_str().unwrap_or_default().to_owned();
+    let whole = || until("the copy has all", || store().contains("with a copy on m2"));
+    let token = ok(&["node", "token", "--dir", name, "--role", "manager"]);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let place = ["--address", "127.0.0.1", "--port", &port, "--name", "m2", "--no-service"];
+    ok(&[&["join", "--dir", kept, token.trim()], &place[..]].concat());
+    let error = refused(&["manager", "mirror", "m2", "--dir", name]);
+    assert!(error.contains("the manager runs"), "{error}");
+    cluster.kill(|process| process == "manager");
+    let error = refused(&["manager", "mirror", "manager", "--dir", name]);
+    assert!(error.contains("own manager"), "{error}");
+    ok(&["manager", "mirror", "m2", "--dir", name]);
+    cluster.start_server("manager");
+    whole();
+    assert!(!store().contains("on one disk"), "{}", store());
+    ok(&["health", "--dir", name]);
+
+    let promote = ["manager", "promote", "--dir", kept, "--from-mirror"];
+    let made = maker::making(&mnt, BETWEEN, |goes_on, _| {
+        for process in ["manager", "other"] {
+            // Either comes back.
+            let machine = if process == "manager" { &cluster } else { &other };
+            machine.kill(|process| process == "manager");
+            machine.start_server("manager");
+            goes_on("files are made after the kill");
+            whole();
+        }
+        let error = refused(&promote);
+        assert!(error.contains("the manager runs"), "{error}");
+        // The keeper is gone: work goes on once the servers know that the copy is behind.
+        other.kill(|process| process == "manager");
+        goes_on("files are made without the copy");
+        let error = refused(&promote);
+        assert!(error.contains("lacks what was committed last"), "{error}");
+        other.start_server("manager");
+        whole();
+        goes_on("files are made");
+        // The manager's machine is cut off, as it seems; it comes back when another one leads.
+        cluster.signal("manager", Signal::STOP);
+        other.kill(|process| process == "manager");
+        // One server starts anew, and waits for a manager: it says what it knows. Another one does not answer.
+        cluster.kill(|process| process == "n1");
+        cluster.start_server("n1");
+        cluster.signal("n2", Signal::STOP);
+        println!("{}", ok(&promote));
+        cluster.signal("n2", Signal::CONT);
+        ok(&["up", "--detach", "--dir", kept]);
+        goes_on("files are made with the copy");
+        cluster.signal("manager", Signal::CONT);
+        until("the former manager ends", || {
+            !cluster.processes().iter().any(|(process, _)| process == "manager")
+        });
+        // The servers say so, or whoever has a newer map.
+        let ended = ["was promoted", "is an older copy"].iter().any(|why| cluster.logs().contains(why));
+        assert!(ended, "{}", cluster.logs());
+        goes_on("files are made");
+        fs::remove_dir_all(dir.join("manager")).unwrap();
+    });
+    check(&mnt, made);
+    let error = refused(&promote);
+    assert!(error.contains("keeps no copy"), "{error}");
 }

@@ -185,7 +185,8 @@ impl Manager {
             match self.is_confirmed(caller.expires).await {
                 true => reply,
                 false => MgrReply::Error(MgrError::Store(
-                    "it is not certain that this manager still leads: etcd does not say so".to_owned(),
+                    "it is not certain that this manager still leads: neither etcd nor a copy says so"
+                        .to_owned(),
                 )),
             }
         };

@@ -193,10 +193,11 @@ pub enum Manager {
                       ropewalk manager migrate --dir /data/rope --to-file"
     )]
     Migrate(Box<Migrate>),
-    /// Keep a copy of the manager's store in a directory on another disk, with every commit; the cluster is down meanwhile
-    #[command(
-        after_help = "Examples:\n  ropewalk manager mirror --dir /data/rope /disk2/rope\n  ropewalk manager mirror --dir /data/rope --off"
-    )]
+    /// Keep a copy of the manager's store in a directory on another disk, or on another machine, with every commit; the manager is down
+    /// meanwhile
+    #[command(after_help = "Examples:\n  ropewalk manager mirror --dir /data/rope /disk2/rope\n  \
+                      ropewalk manager mirror --dir /data/rope m2             a machine that has joined with a token of role manager\n  \
+                      ropewalk manager mirror --dir /data/rope --off")]
     Mirror(ManagerMirror),
     /// The managers, which of them is active, and how far the others are behind
     #[command(
@@ -216,7 +217,8 @@ pub enum Manager {
     /// Make a manager the active one: operations pause for up to about a second. With --from-mirror: make a copy of the manager's store that
     /// store, when it is lost; refused if the copy is behind
     #[command(after_help = "Examples:\n  ropewalk manager promote --dir /data/rope m2\n  \
-                      ropewalk manager promote --dir /data/rope --from-mirror /disk2/rope    the manager does not run")]
+                      ropewalk manager promote --dir /data/rope --from-mirror /disk2/rope    the manager does not run\n  \
+                      ropewalk manager promote --dir /data/rope-manager --from-mirror        on the machine that keeps the copy")]
     Promote(Promote),
 }
 
@@ -225,12 +227,15 @@ pub enum Manager {
 pub struct ManagerMirror {
     #[command(flatten)]
     pub dir: Dir,
-    /// The directory, which holds nothing else
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The directory, which holds nothing else; or the name of a manager on another machine, as `manager list` shows it
+    #[arg(value_hint = ValueHint::DirPath, value_name = "DIR|NODE")]
     pub copy: Option<PathBuf>,
     /// Keep none any more
     #[arg(long)]
     pub off: bool,
+    /// The copy on the other machine is gone for good, and nobody will promote it: the servers are not told that it does not count
+    #[arg(long)]
+    pub destroyed: bool,
 }
 
 #[derive(Args)]
@@ -240,9 +245,9 @@ pub struct Promote {
     pub dir: Dir,
     /// The manager's name
     pub name: Option<String>,
-    /// The copy's directory
+    /// The copy's directory; without one, the copy that this machine keeps for another one
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub from_mirror: Option<PathBuf>,
+    pub from_mirror: Option<Option<PathBuf>>,
 }
 
 #[derive(Args)]

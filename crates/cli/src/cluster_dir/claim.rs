@@ -148,6 +148,8 @@ mod tests {
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: true,
             mirror: None,
+            mirror_on: None,
+            keeps_copy: false,
             metrics: None,
             etcd: None,
             managers: Vec::new(),

@@ -68,6 +68,12 @@ pub struct ClusterFile {
     /// Where a copy of the manager's store is kept: a directory on another disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<PathBuf>,
+    /// The same on another machine: what the cluster calls the manager that keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror_on: Option<String>,
+    /// This machine's manager keeps such a copy, and is none until that is promoted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_copy: bool,
     /// Where the first of this machine's processes shows its metrics (`process/metrics.rs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -351,7 +357,17 @@ impl ClusterDir {
 
     /// The same in a directory.
     pub fn mirror_in(&self, dir: PathBuf) -> manager::store::Mirror {
-        manager::store::Mirror { dir, witness: self.path.join("mirror") }
+        manager::store::Mirror { dir, witness: self.witness() }
+    }
+
+    /// Where this machine keeps the copy of another one's store.
+    pub fn kept_copy(&self) -> PathBuf {
+        self.path.join("copy")
+    }
+
+    /// What says whether a copy of this machine's manager's store counts.
+    pub fn witness(&self) -> PathBuf {
+        self.path.join("mirror")
     }
 
     /// The server processes of this machine with their addresses, managers first, members of etcd last.
@@ -428,6 +444,8 @@ mod tests {
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
             mirror: None,
+            mirror_on: None,
+            keeps_copy: false,
             metrics: None,
             etcd: None,
             managers: Vec::new(),

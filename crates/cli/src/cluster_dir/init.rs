@@ -69,6 +69,8 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         manager,
         manager_here: true,
         mirror: None,
+        mirror_on: None,
+        keeps_copy: false,
         metrics: None,
         etcd: EtcdFile::asked(&args.journal)?,
         managers: Vec::new(),

@@ -170,6 +170,8 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         manager: addr(0)?.into(),
         manager_here: true,
         mirror: None,
+        mirror_on: None,
+        keeps_copy: false,
         metrics: args.metrics,
         etcd,
         managers: Vec::new(),

@@ -1,7 +1,10 @@
 //! The managers that this machine knows, in `cluster.toml`: where there can be several it has the whole list, as the map named
 //! them last, and says which of them this machine runs. So whoever starts here finds the active one, whichever that is by then.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use stripe::Managers;
@@ -58,6 +61,12 @@ impl ClusterDir {
     /// Where one of this machine's managers has its data.
     pub fn data_of(&self, own: &OwnManager) -> PathBuf {
         self.path.join(&own.local)
+    }
+
+    /// Where the manager of this name is that keeps a copy; nowhere, if there is none.
+    pub fn keeper_addrs(&self, name: &str) -> Vec<SocketAddr> {
+        let all = self.file.all_managers();
+        all.iter().find(|one| one.name == name).map(|one| one.addr.to_vec()).unwrap_or_default()
     }
 
     /// The list is as a map names them. One of this machine stays that is not in it: it may be about to be added.

@@ -24,8 +24,8 @@ use wire::{
 use crate::{
     args::{Init, Join, MANAGER_PORT, NODE_PORT, NodeToken, SquashKind},
     cluster_dir::{
-        Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, ManagerFile, NodeFile, access, host, init, keys, make,
-        manager_file,
+        Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, ManagerFile, NodeFile, access, host, init,
+        keys, make, manager_file,
     },
     commands::{members::SquashRow, pdisks, up},
     interrupt,
@@ -89,11 +89,6 @@ pub fn token(args: &NodeToken) -> Result<()> {
         );
     }
     let role = args.role.into();
-    if role == Role::Manager && dir.file.etcd.is_none() {
-        bail!(
-            "one more manager needs a journal that both can reach: take it into etcd first (`ropewalk manager migrate`)"
-        );
-    }
     let squash = squash(args)?;
     let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty() || squash.is_any();
     if role != Role::Client && limited {
@@ -110,6 +105,12 @@ pub fn token(args: &NodeToken) -> Result<()> {
     };
     link::run(async {
         let link = Link::new(&dir)?;
+        if role == Role::Manager && dir.file.etcd.is_none() {
+            // The map names those that there are, once there can be several.
+            for own in dir.file.own_managers() {
+                link.manager(&MgrRequest::ManagerSet(own.entry.entry())).await?;
+            }
+        }
         let invite = MgrRequest::Invite {
             token: token.id,
             hash: Token::hash(&token.secret),
@@ -221,6 +222,14 @@ pub fn join(args: &Join) -> Result<()> {
     ));
     if joined.manager.is_some() {
         up::start(&dir, args.no_service)?;
+        if dir.file.keeps_copy {
+            output::line(format!(
+                "manager {name} answers at {}; for it to keep a copy of the store, on the active one's machine: ropewalk down, ropewalk manager \
+                 mirror {name}, ropewalk up",
+                dir.file.manager
+            ));
+            return Ok(());
+        }
         output::line(format!("manager {name} follows at {}", dir.file.manager));
         return Ok(());
     }
@@ -431,7 +440,9 @@ fn keep(
     };
     let managers = joined.managers.iter().filter_map(|entry| ManagerFile::of(entry, local(entry))).collect();
     let keys = joined.manager.as_ref();
-    let etcd = keys.map(|keys| toml::from_str(&keys.etcd)).transpose();
+    // None: the journal is a file.
+    let etcd = keys.filter(|keys| !keys.etcd.is_empty()).map(|keys| toml::from_str(&keys.etcd)).transpose();
+    let etcd: Option<EtcdFile> = etcd.context("read where the manager's journal is")?;
     let mut file = ClusterFile {
         format: ClusterDir::format(),
         name: joined.name.clone(),
@@ -447,8 +458,10 @@ fn keep(
         manager: first_of(token)?,
         manager_here: false,
         mirror: None,
+        mirror_on: None,
+        keeps_copy: keys.is_some() && etcd.is_none(),
         metrics: None,
-        etcd: etcd.context("read where the manager's journal is")?,
+        etcd,
         managers: Vec::new(),
         mount: None,
         nodes: joined.node.zip(addrs).map(node).into_iter().collect(),

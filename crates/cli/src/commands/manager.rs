@@ -26,14 +26,28 @@ pub(super) const CACHE_BYTES: usize = 64 << 20;
 
 /// Where a manager's store is that nobody has open, if it is here and the only one.
 fn at_rest(dir: &ClusterDir) -> Option<PathBuf> {
-    let own = dir.file.own_managers().into_iter().next().filter(|_| dir.file.all_managers().len() == 1)?;
+    let own = dir.file.own_managers().into_iter().next().filter(|_| stores(dir).len() == 1)?;
     pid_file::live_pid(&dir.pid_file(&own.local)).is_none().then(|| dir.data_of(&own))
+}
+
+/// The managers with a store: one that only keeps a copy has none.
+fn stores(dir: &ClusterDir) -> Vec<crate::cluster_dir::ManagerFile> {
+    let mut all = dir.file.all_managers();
+    all.retain(|one| Some(&one.name) != dir.file.mirror_on.as_ref() && !dir.file.keeps_copy);
+    all
 }
 
 /// The directory of the manager's store, which is here, which nobody has open, and which is the only one: of several the table of one that
 /// followed lacks what was committed last.
 pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
-    let all = dir.file.all_managers();
+    if dir.file.keeps_copy {
+        bail!(
+            "this machine keeps a copy of the manager's store, and the manager is elsewhere ({}); is that lost: ropewalk manager promote \
+             --from-mirror",
+            dir.managers.places()
+        );
+    }
+    let all = stores(dir);
     if all.len() > 1 {
         let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         bail!(
@@ -47,7 +61,7 @@ pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
 }
 
 /// The directory of this machine's manager, the first where it has several: none of them runs.
-fn own_stopped(dir: &ClusterDir) -> Result<PathBuf> {
+pub(super) fn own_stopped(dir: &ClusterDir) -> Result<PathBuf> {
     let all = dir.file.own_managers();
     for own in &all {
         if let Some(pid) = pid_file::live_pid(&dir.pid_file(&own.local)) {

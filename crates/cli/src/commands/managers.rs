@@ -133,7 +133,11 @@ pub fn remarks(rows: &[ManagerRow]) -> Vec<String> {
 
 /// Why no manager answers for the cluster, as far as they say.
 pub async fn why_none(dir: &ClusterDir, link: &Link) -> Option<String> {
-    remarks(&ask(dir, link).await).into_iter().next()
+    let census = Census::take(dir, link).await;
+    let answers = census.ask(link, &AdminRequest::Status).await;
+    let store = || answers.iter().flatten().find_map(|said| said["store_remarks"][0].as_str());
+    let first = remarks(&look(&census, &answers)).into_iter().next();
+    first.or_else(|| store().map(str::to_owned))
 }
 
 /// `ropewalk manager list`.
@@ -269,7 +273,7 @@ pub fn promote(args: &Promote) -> Result<()> {
     let dir = args.dir.open()?;
     match (&args.name, &args.from_mirror) {
         (Some(name), None) => lead(&dir, name),
-        (None, Some(copy)) => mirror::promote(&dir, copy),
+        (None, Some(copy)) => mirror::promote(&dir, copy.as_deref()),
         _ => bail!("name a manager, or a copy of its store with --from-mirror: one of the two"),
     }
 }

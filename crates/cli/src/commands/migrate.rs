@@ -21,6 +21,11 @@ pub fn migrate(args: &Migrate) -> Result<()> {
         bail!("--store etcd is for a new cluster, to try it; name the members: etcd://HOST,HOST,HOST/PREFIX");
     }
     let etcd = EtcdFile::asked(&args.journal)?;
+    if let (Some(name), Some(_)) = (&dir.file.mirror_on, &etcd) {
+        bail!(
+            "a copy of the store is kept on {name}, which would not follow there: end it first (`ropewalk manager mirror --off`)"
+        );
+    }
     if let (Some(copy), Some(_)) = (&dir.file.mirror, &etcd) {
         bail!(
             "a copy of the store is kept in {}, which would not go there: end it first (`ropewalk manager mirror --off`)",

@@ -170,7 +170,7 @@ async fn gather_status(
         well: remarks.is_empty(),
         remarks,
         store: Some(match report.map.managers.len() {
-            1 => format!("{}; the table on one disk", report.store),
+            1 if report.store.contains("etcd") => format!("{}; the table on one disk", report.store),
             _ => report.store.clone(),
         }),
         deletes_pending: Some(report.deletes_pending),

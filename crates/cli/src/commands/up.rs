@@ -365,7 +365,7 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
                 bar.finish_and_clear();
                 return Ok(());
             }
-            if Instant::now() > end && !dir.file.manager_here {
+            if Instant::now() > end && (!dir.file.manager_here || dir.file.keeps_copy) {
                 bar.finish_and_clear();
                 output::note(&format!(
                     "the manager does not answer yet: what was started waits for it ({why})"

@@ -24,6 +24,8 @@ use crate::logging;
 pub struct Running {
     /// How a manager stands beside others.
     pub standing: OnceLock<Following>,
+    /// What keeps the copy of another manager's store.
+    pub keeper: OnceLock<Arc<manager::store::Keeper>>,
     /// A server's I/O queues.
     pub queues: OnceLock<Queues>,
     /// The server.
@@ -68,8 +70,11 @@ impl Running {
         waiting.unwrap_or_default().into_iter().map(row).collect()
     }
 
-    /// Of a manager that has its journal in etcd: whether it is active, and how far it has come.
+    /// Of a manager that has its journal in etcd, or keeps a copy: whether it is active, and how far it has come.
     fn standing(&self) -> Option<serde_json::Value> {
+        if let Some(keeper) = self.keeper.get() {
+            return Some(serde_json::json!({ "active": false, "records": keeper.commits() }));
+        }
         let standing = self.standing.get()?;
         let silence = standing.silence();
         Some(serde_json::json!({
@@ -81,13 +86,16 @@ impl Running {
         }))
     }
 
-    /// What is waited for in the process: by its client, or for etcd.
+    /// What is waited for in the process: by its client, for etcd, or for a copy of the store.
     fn inside(&self) -> Vec<serde_json::Value> {
         let silence = self.standing.get().and_then(Following::silence);
         let etcd = silence.map(|(since, why)| {
             serde_json::json!({ "operation": null, "what": format!("etcd to answer: {why}"), "inode": null, "age_s": since.as_secs_f64() })
         });
-        self.waits().iter().map(|wait| serde_json::json!(wait)).chain(etcd).collect()
+        let copy = self.manager.get().and_then(manager::Manager::store_waits).map(|(since, what)| {
+            serde_json::json!({ "operation": null, "what": what, "inode": null, "age_s": since.as_secs_f64() })
+        });
+        self.waits().iter().map(|wait| serde_json::json!(wait)).chain(etcd).chain(copy).collect()
     }
 
     /// What its client waits for beside servers and manager: memory, locks, turns.

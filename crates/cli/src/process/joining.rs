@@ -198,12 +198,12 @@ impl Door {
     }
 }
 
-/// What one more manager needs; none where the journal is a file.
+/// What one more manager needs. Where the journal is a file it keeps a copy, and needs no way to etcd.
 fn manager_keys(file: &ClusterFile) -> Result<Option<ManagerKeys>, String> {
-    let (Some(secret), Some(etcd)) = (&file.secret, &file.etcd) else { return Ok(None) };
+    let Some(secret) = &file.secret else { return Ok(None) };
     // Members of its own this machine runs alone.
-    let etcd = EtcdFile { members: Vec::new(), ..etcd.clone() };
-    let etcd = toml::to_string(&etcd).map_err(|e| e.to_string())?;
+    let etcd = file.etcd.clone().map(|etcd| EtcdFile { members: Vec::new(), ..etcd });
+    let etcd = etcd.map_or(Ok(String::new()), |etcd| toml::to_string(&etcd)).map_err(|e| e.to_string())?;
     Ok(Some(ManagerKeys { secret: secret.clone(), former_secret: file.former_secret.clone(), etcd }))
 }
 

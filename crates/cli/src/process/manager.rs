@@ -17,7 +17,7 @@ use base::{Epoch, MemberId, SessionId};
 use manager::{
     Manager, Replicated,
     format::store_path,
-    store::{self, Following, Part, Standing, TableCopy},
+    store::{self, CopyPlace, Following, KeptBy, NetWay, Part, Standing, TableCopy},
 };
 use net::{Endpoint, Role};
 use wire::mgr::{MgrReply, MgrRequest};
@@ -67,12 +67,14 @@ async fn open(
         Some(etcd) => Some(Replicated { place: etcd.place()?, standing }),
         None => None,
     };
-    let options = manager::Options {
-        loses_unflushed: seed,
-        journal,
-        mirror: dir.mirror(),
-        ..manager::Options::default()
+    let mirror: Option<Arc<dyn CopyPlace>> = match (&dir.file.mirror_on, endpoint) {
+        (Some(name), Some(endpoint)) => {
+            let way = Box::new(NetWay::new(endpoint, dir.keeper_addrs(name)));
+            Some(Arc::new(KeptBy::new(way, name, &dir.witness(), manager::voters)?))
+        }
+        _ => dir.mirror().map(|mirror| Arc::new(mirror) as _),
     };
+    let options = manager::Options { loses_unflushed: seed, journal, mirror, ..manager::Options::default() };
     let (place, until) = (dir.data_of(own), Instant::now() + STORE_WAIT);
     let follows = options.journal.is_some();
     if follows {
@@ -81,7 +83,7 @@ async fn open(
         manager::last_names::keep(&place);
     }
     loop {
-        if let Some(endpoint) = endpoint.filter(|_| dir.managers.known().len() > 1) {
+        if let Some(endpoint) = endpoint.filter(|_| follows && dir.managers.known().len() > 1) {
             copy_if_none(dir, &place, endpoint).await?;
         }
         let (path, options) = (place.clone(), options.clone());
@@ -151,7 +153,7 @@ async fn follows(own: &OwnManager, following: &Following) {
 }
 
 /// Resolves when the active manager's map does not name this one any more: it was removed.
-async fn removed(dir: &ClusterDir, own: &OwnManager, endpoint: Option<&Endpoint>) {
+pub(super) async fn removed(dir: &ClusterDir, own: &OwnManager, endpoint: Option<&Endpoint>) {
     let Some(endpoint) = endpoint else { return std::future::pending().await };
     let (link, mut have, mut was_there) = (Link::over(endpoint, &dir.managers), Epoch(0), false);
     loop {
@@ -201,7 +203,7 @@ async fn register(dir: &ClusterDir, own: &OwnManager, manager: &Manager) -> Resu
 }
 
 /// This machine's cluster.toml has this manager no more.
-fn forget(dir: &ClusterDir, own: &OwnManager) -> Result<()> {
+pub(super) fn forget(dir: &ClusterDir, own: &OwnManager) -> Result<()> {
     tracing::info!("manager {} was removed from the cluster", own.entry.name);
     ClusterDir::change_managers(&dir.path, |all| {
         all.iter().filter(|one| one.name != own.entry.name).cloned().collect()
@@ -219,7 +221,11 @@ fn start_over(presence: Presence) -> anyhow::Error {
 }
 
 /// What a process that is a manager does until it leads: it listens, and answers.
-fn listen(dir: &ClusterDir, own: &OwnManager, door: &Arc<Door>) -> Result<(Endpoint, Arc<admin::Running>)> {
+pub(super) fn listen(
+    dir: &ClusterDir,
+    own: &OwnManager,
+    door: &Arc<Door>,
+) -> Result<(Endpoint, Arc<admin::Running>)> {
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &own.entry.addr)?;
     let told = admin::serve_admin(&endpoint, "manager", &own.entry.name);
     told.history.keep(dir, &own.local, (&own.entry.name, "manager"), None);
@@ -237,16 +243,19 @@ fn listen(dir: &ClusterDir, own: &OwnManager, door: &Arc<Door>) -> Result<(Endpo
 pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut stop: Stop) -> Result<()> {
     let (following, door) = (Following::default(), Arc::new(Door::new(dir)));
     let mut listening = None;
-    if dir.file.etcd.is_some() {
+    let several = dir.file.etcd.is_some();
+    if several || dir.file.mirror_on.is_some() {
         let (endpoint, told) = listen(dir, own, &door)?;
-        let _ = told.standing.set(following.clone()); // once
+        if several {
+            let _ = told.standing.set(following.clone()); // once
+        }
         manager::serve_standby(&endpoint, following.clone());
         listening = Some((endpoint, told));
     }
     let network = listening.as_ref().map(|(endpoint, _)| endpoint);
     let manager = {
         let mut opening = std::pin::pin!(open(dir, own, network, &following));
-        let mut removed = std::pin::pin!(removed(dir, own, network));
+        let mut removed = std::pin::pin!(removed(dir, own, network.filter(|_| several)));
         let mut ready = false;
         loop {
             tokio::select! {
@@ -272,8 +281,8 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
     let begun = async {
         shut_out::merge(dir, &manager).await?;
         match &listening {
-            Some(_) => register(dir, own, &manager).await,
-            None => Ok(true),
+            Some(_) if several => register(dir, own, &manager).await,
+            _ => Ok(true),
         }
     };
     match begun.await {

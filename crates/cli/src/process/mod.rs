@@ -2,6 +2,7 @@
 //! found, started and ended on this machine.
 
 pub mod admin;
+mod callback;
 pub mod certificate;
 pub mod control;
 pub mod endpoint;
@@ -10,6 +11,7 @@ mod history;
 mod host;
 pub mod ident;
 mod joining;
+mod keeper;
 mod manager;
 mod metrics;
 pub mod mount;

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use net::{Role, Service};
+use net::{Endpoint, Role, Service};
 use wire::version::Build;
 
 use super::{
-    admin, endpoint, ident, mounts,
+    admin, callback, endpoint, ident, mounts,
     pdisks::{Queues, open_options},
     presence::{Presence, told_early},
     service,
@@ -18,6 +18,11 @@ use crate::cluster_dir::{ClusterDir, NodeFile};
 
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
+    // A manager may wait for what servers know of copies of its store before it serves.
+    let early = listen(dir, node);
+    if let Err(error) = &early {
+        tracing::warn!("{} listens when the manager answers: {error:#}", node.name);
+    }
     tracing::info!("{} waits for the manager", node.name);
     service::status("waits for the manager");
     // Nothing is open yet.
@@ -70,7 +75,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     {
         return Err(error);
     }
-    let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
+    let endpoint = early.or_else(|_| listen(dir, node))?;
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
     let running = admin::serve_admin(&endpoint, "nsd", called);
     running.history.keep(dir, &node.name, (called, "nsd"), None);
@@ -106,6 +111,14 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     agent.end().await;
     server.stop();
     close_all(pdisks).await
+}
+
+/// Its end of the network, which says what it knows of copies of the manager's store.
+fn listen(dir: &ClusterDir, node: &NodeFile) -> Result<Endpoint> {
+    let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
+    let ballots = manager::store::Ballots::new(dir.path.join(format!("copies-{}.votes", node.name)));
+    callback::serve(&endpoint, move |body| ballots.answer(body));
+    Ok(endpoint)
 }
 
 /// How long a disk may take to end what it is at when its server ends. Shorter than `down` waits.

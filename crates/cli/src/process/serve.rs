@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{endpoint, etcd, manager, metrics, node, presence::Presence, stop::Stop};
+use super::{endpoint, etcd, keeper, manager, metrics, node, presence::Presence, stop::Stop};
 use crate::{args::Serve, cluster_dir::access};
 
 /// `ropewalk serve`.
@@ -17,7 +17,10 @@ pub fn serve(args: &Serve) -> Result<()> {
             metrics::serve(addr).await?;
         }
         if let Some(own) = dir.file.own_managers().into_iter().find(|own| own.local == args.name) {
-            return manager::run(&dir, &own, presence, stop).await;
+            return match dir.file.keeps_copy {
+                true => keeper::run(&dir, &own, presence, stop).await,
+                false => manager::run(&dir, &own, presence, stop).await,
+            };
         }
         if let Some(member) =
             dir.file.etcd.iter().flat_map(|etcd| &etcd.members).find(|m| m.name == args.name)

@@ -6,14 +6,14 @@ use std::{
 };
 
 use base::{FsId, MemberId, NodeId, PdiskId};
-use wire::map::{ClusterMap, LimitedMember, ManagerEntry, NodeRack};
+use wire::map::{ClusterMap, LimitedMember, ManagerEntry, NodeEntry, NodeRack};
 
 use crate::{
     keys::{
         self, InvitationRecord, ManagerRecord, MapRecord, MemberRecord, NodeRecord, RackRecord, ReadError,
         last_u64,
     },
-    store::{Read, StoreError, open_record, prefix_end},
+    store::{Read, StoreError, Voter, open_record, prefix_end},
 };
 
 /// The map as it is stored, without its pools.
@@ -59,6 +59,19 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             managers: managers(from)?,
         }),
     }
+}
+
+/// The servers that say whether a copy of the store counts.
+pub fn voters(from: &dyn Read) -> Result<Vec<Voter>, StoreError> {
+    let map = keys::read_map(from).map_err(|error| match error {
+        ReadError::Store(error) => error,
+        ReadError::Record(error) => StoreError::Damaged { reason: error.to_string() },
+    })?;
+    let voter = |node: &NodeEntry| Voter {
+        name: node.name.clone(),
+        addrs: node.addrs.iter().filter_map(|addr| addr.parse().ok()).collect(),
+    };
+    Ok(map.nodes.iter().map(voter).collect())
 }
 
 /// Nodes that were added or removed while the cluster runs.

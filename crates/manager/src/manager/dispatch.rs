@@ -213,6 +213,11 @@ impl Manager {
         Ok(record.unwrap_or_default().inodes)
     }
 
+    /// What the store waits for, and for how long it has.
+    pub fn store_waits(&self) -> Option<(Duration, String)> {
+        self.inner.store.upgrade()?.waits_for()
+    }
+
     /// What an admin should see to of the store, for people.
     pub fn store_remarks(&self) -> Vec<String> {
         let remarks = self.inner.store.upgrade().map(|store| store.remarks()).unwrap_or_default();

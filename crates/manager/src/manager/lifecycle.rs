@@ -35,7 +35,8 @@ use crate::{
     namespace::DirHash,
     scrub,
     store::{
-        JournaledStore, Mirror, MirroredStore, Place, ReplicatedStore, Snapshot, Standing, Store, StoreError,
+        CopyPlace, JournaledStore, MirroredStore, Place, ReplicatedStore, Snapshot, Standing, Store,
+        StoreError,
     },
 };
 
@@ -54,7 +55,7 @@ pub struct Options {
     /// The journal is in etcd, and not in a file beside the table.
     pub journal: Option<Replicated>,
     /// A copy of a store that has its journal beside it.
-    pub mirror: Option<Mirror>,
+    pub mirror: Option<Arc<dyn CopyPlace>>,
 }
 
 /// A journal in etcd.
@@ -111,7 +112,7 @@ impl Manager {
                 let standing = Standing { lease, sees, ..standing.clone() };
                 Arc::new(ReplicatedStore::open_as(&path, cache, place, &standing)?)
             }
-            (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, mirror, loses)?),
+            (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, Arc::clone(mirror), loses)?),
             (None, None) => Arc::new(JournaledStore::open_as(&path, cache, loses)?),
         };
         Manager::on_store(store, dir)

@@ -84,6 +84,10 @@ pub trait Store: Send + Sync + 'static {
     fn remarks(&self) -> Vec<Remark> {
         Vec::new()
     }
+    /// For how long a commit waits for another machine or disk, and for what; none: none does.
+    fn waits_for(&self) -> Option<(Duration, String)> {
+        None
+    }
     /// The manager stops: nothing waits any more for what is not there.
     fn end_waits(&self) {}
     /// Blocks found damaged since it was opened.

@@ -30,7 +30,6 @@ mod txn;
 mod unflushed;
 #[cfg(test)]
 pub(crate) mod volatile;
-mod witness;
 
 pub use self::{
     applied::Mark,
@@ -41,7 +40,10 @@ pub use self::{
     interface::{Changes, Marked, Read, Remark, Snapshot, Store, Visit, prefix_end},
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
-    mirror::MirroredStore,
+    mirror::{
+        Ballots, Keeper, Mirror, MirroredStore, NetWay, Node as KeptBy, Place as CopyPlace, Voter, Voters,
+        Way, promote_kept,
+    },
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     replicated::{
@@ -49,5 +51,4 @@ pub use self::{
         to_file,
     },
     txn::Txn,
-    witness::Mirror,
 };

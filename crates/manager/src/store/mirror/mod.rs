@@ -1,38 +1,55 @@
-//! The embedded store with a copy of itself on another disk: a second table, journal and mark, which take the same commits under the
-//! same numbers. Each is whole for itself, whatever ends the process.
+//! The embedded store with a copy of itself elsewhere ([`place`]): a second table, journal and mark, which take the same commits under
+//! the same numbers. Each is whole for itself, whatever ends the process.
 //!
-//! A commit is acknowledged when both have it, or when it is recorded durably that the copy does not count any more (see
-//! [`witness`](super::witness)). A copy that fails, or does not answer in time, is made anew in the background: from a snapshot, then from
+//! A commit is acknowledged when both have it, or when it is recorded durably that the copy does not count any more
+//! ([`Place::dismiss`]). A copy that fails, or does not answer in time, is made anew in the background: from a snapshot, then from
 //! what was committed meanwhile. Opening brings the one up to the other that lacks the commit in whose middle a crash came; whatever
 //! else differs makes the copy one that is made anew.
 //!
-//! One thread alone touches the copy's disk, from its opening on: whoever waits for it does so with a deadline, and nothing is begun there
+//! One thread alone touches the copy, from its opening on: whoever waits for it does so with a deadline, and nothing is begun there
 //! anew before what hangs has ended.
 
+mod disk;
+mod keeper;
+mod level;
+mod message;
+mod node;
+mod place;
+mod promote;
+mod until_end;
+mod votes;
+mod way;
+mod witness;
+
 use std::{
-    fs, io,
-    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{
-    Changes, JournaledStore, Mirror, Read, RedbStore, Remark, Snapshot, Store, StoreError, Visit,
-    files::{journal_path, mark_path, random, refused, write_durably},
-    look,
-    witness::{CACHE_BYTES, Said},
+pub use self::{
+    keeper::Keeper,
+    node::{Node, Voters},
+    place::Place,
+    promote::promote_kept,
+    votes::{Ballots, Voter},
+    way::{NetWay, Way},
+    witness::Mirror,
 };
+use self::{
+    level::{Apart, level},
+    place::{Copied, DEADLINE, Held},
+    until_end::UntilEnd,
+};
+use super::{Changes, Confirmed, JournaledStore, Remark, Snapshot, Store, StoreError};
 
-/// How long a commit waits for the copy's disk.
-const DEADLINE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 /// How long who asks how the copy stands waits for a commit.
 const SIGHT: Duration = Duration::from_millis(100);
 /// How often it is tried to make a copy anew.
@@ -41,6 +58,10 @@ const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
 const LATE_MAX: usize = 64 << 20;
 /// So many of them are taken while no commit goes on.
 const LAST_MAX: usize = 8;
+/// For each that a copy lacks which does not come nearer by itself a commit takes longer by so much, up to [`SLOWER_MAX`].
+const SLOWER: Duration = Duration::from_millis(4);
+/// See [`SLOWER`].
+const SLOWER_MAX: Duration = Duration::from_millis(100);
 /// How long an end waits for the copy's disk.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is something to tell.
@@ -56,17 +77,31 @@ struct Job {
 enum Side {
     /// It does not count: why.
     Behind(String),
+    /// Whether it counts is not known: nothing is committed any more.
+    Unknown(StoreError),
     /// One is being made: commits since its snapshot, and their bytes.
     Made(Vec<Changes>, usize),
     /// It has all.
     Whole(mpsc::Sender<Job>),
 }
 
+/// A copy with what is sent to it.
+type Taken = (Box<dyn Copied>, mpsc::Receiver<Job>);
+
 struct Shared {
-    mirror: Mirror,
+    place: Arc<dyn Place>,
     side: Mutex<Side>,
     changed: Condvar,
+    /// Since when a commit waits for the copy.
+    waits: Mutex<Option<Instant>>,
+    /// Records of a copy that is being made.
+    seen: AtomicU64,
+    /// A copy that is being made does not come nearer.
+    slower: AtomicBool,
+    /// The copy's thread ends.
     ending: AtomicBool,
+    /// Nobody waits for others any more.
+    impatient: AtomicBool,
     /// What goes wrong with the copy, in tests.
     #[cfg(test)]
     trouble: Mutex<Option<Trouble>>,
@@ -91,28 +126,29 @@ pub struct MirroredStore {
 }
 
 impl MirroredStore {
-    /// Opens the store at `path` with its copy. A copy that cannot be opened, or whose disk does not answer in time, does not count
-    /// any more.
+    /// Opens the store at `path` with its copy. A copy that cannot be opened, or does not answer in time, does not count any more.
     pub fn open(
         path: &Path,
         cache_bytes: usize,
-        mirror: &Mirror,
+        place: Arc<dyn Place>,
         loses: Option<u64>,
     ) -> Result<MirroredStore, StoreError> {
         let store = JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| {
-            let looked = mirror.clone();
+            let looked = Arc::clone(&place);
             match in_time(move || looked.whole()) {
-                Ok(Ok(())) => {
-                    mirror.instead(path, &format!("{error}; its copy in {} has all", mirror.dir.display()))
-                }
+                Ok(Ok(())) => place.instead(path, &format!("{error}; its copy {} has all", place.name())),
                 _ => error,
             }
         })?;
         let shared = Arc::new(Shared {
-            mirror: mirror.clone(),
+            place: Arc::clone(&place),
             side: Mutex::new(Side::Behind("it is being opened".into())),
             changed: Condvar::new(),
+            waits: Mutex::new(None),
+            seen: AtomicU64::new(0),
+            slower: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            impatient: AtomicBool::new(false),
             #[cfg(test)]
             trouble: Mutex::default(),
         });
@@ -127,11 +163,15 @@ impl MirroredStore {
             drop(end);
         };
         let started = thread::Builder::new().name("manager-mirror".into()).spawn(run);
-        started.map_err(|error| refused(&mirror.dir, &error))?;
+        let failed = |error: std::io::Error| StoreError::Engine {
+            action: "start the thread of the copy of the",
+            reason: error.to_string(),
+        };
+        started.map_err(failed)?;
         let opened = MirroredStore { store, path: path.to_owned(), shared, ended: Mutex::new(ended) };
         let found = told.recv_timeout(DEADLINE).unwrap_or_else(|_| Err(late()));
-        let whole = found.map_err(Apart::Copy).and_then(|copied| {
-            let lacks = level(&opened.store, copied)?;
+        let whole = found.map_err(Apart::Copy).and_then(|held| {
+            let lacks = level(&opened.store, held)?;
             let (to, jobs) = mpsc::channel();
             let lost = |_| Apart::Copy("its thread has ended".into());
             takes.send(jobs).map_err(lost)?;
@@ -143,65 +183,25 @@ impl MirroredStore {
         match whole {
             Ok(to) => *opened.shared.side.lock() = Side::Whole(to),
             // Before anything is acknowledged without it.
-            Err(Apart::Copy(why)) => opened.leave(&mut opened.shared.side.lock(), why)?,
+            Err(Apart::Copy(why)) => {
+                opened.shared.leave(&mut opened.shared.side.lock(), why, &opened.store)?;
+            }
             // What was acknowledged is only in the copy: it is not made anew from what lacks it.
             Err(Apart::Store(why)) => {
                 opened.shared.ending.store(true, Ordering::Relaxed);
                 drop(takes);
-                return Err(mirror.instead(path, &why));
+                return Err(place.instead(path, &why));
             }
         }
         Ok(opened)
     }
-
-    /// The copy does not count from now on. When this returns that is durable.
-    fn leave(&self, side: &mut Side, why: String) -> Result<(), StoreError> {
-        self.shared.mirror.say(Said::Behind)?;
-        tracing::warn!("the copy of the manager's store does not count: {why}");
-        *side = Side::Behind(why);
-        self.shared.changed.notify_all();
-        Ok(())
-    }
-}
-
-/// Which of the two is not what it should be, and why.
-enum Apart {
-    Copy(String),
-    Store(String),
-}
-
-/// What a copy that was opened holds: its journal and the number of its last commit, and that commit.
-type Copied = ((u64, u64), Option<(u64, Changes)>);
-
-/// The store gets the commit that only the copy has; or the commit that only the store has, for the copy. An error if that is not all
-/// that differs. A copy that counted has never more than one commit that the store lacks: where it has, the store is an older one.
-fn level(store: &JournaledStore, ((of, copied), copied_tail): Copied) -> Result<Option<Changes>, Apart> {
-    let (journal, last) = store.position();
-    if journal != of {
-        return Err(Apart::Copy("it is the copy of another store".into()));
-    }
-    match (store.take_tail(), copied_tail) {
-        (Some(one), Some(other)) if last == copied && one.0 == other.0 && one.1 != other.1 => {
-            Err(Apart::Store(format!("commit {last} is another one in the copy that counts")))
-        }
-        _ if last == copied => Ok(None),
-        (Some((number, changes)), _) if number == last && last == copied + 1 => Ok(Some(changes)),
-        (_, Some((number, changes))) if number == copied && copied == last + 1 => {
-            store.commit(&changes).map(|()| None).map_err(|error| Apart::Copy(error.to_string()))
-        }
-        _ if copied > last => {
-            let more = copied - last;
-            Err(Apart::Store(format!("the copy that counts has {more} commits that it lacks")))
-        }
-        _ => Err(Apart::Copy(format!("it has {copied} commits, and the store {last}"))),
-    }
 }
 
 fn late() -> String {
-    format!("its disk did not answer within {} s", DEADLINE.as_secs())
+    format!("it did not answer within {} s", DEADLINE.as_secs())
 }
 
-/// Has the copy's disk asked by a thread of its own; why not, if it does not answer in time.
+/// Has the copy asked by a thread of its own; why not, if it does not answer in time.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     let (tell, told) = mpsc::channel();
     let work = move || {
@@ -228,40 +228,35 @@ fn wait(outcome: &mpsc::Receiver<Result<(), StoreError>>) -> Result<(), String> 
     }
 }
 
-/// Reads no more once the store ends.
-struct UntilEnd<'a>(&'a dyn Read, &'a AtomicBool);
-
-impl Read for UntilEnd<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.get(key)
-    }
-    fn scan(&self, start: &[u8], end: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
-        self.0.scan(start, end, &mut |key, value| match self.1.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => visit(key, value),
-        })
-    }
-}
-
 impl Shared {
     fn ends(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// The copy does not count from now on. When this returns that is durable; if it fails nothing is committed any more.
+    fn leave(&self, side: &mut Side, why: String, store: &JournaledStore) -> Result<(), StoreError> {
+        tracing::warn!("the copy of the manager's store is given up: {why}");
+        let dismissed = store.snapshot().and_then(|state| self.place.dismiss(&*state, &self.impatient));
+        if let Err(error) = dismissed {
+            *side = Side::Unknown(error.clone());
+            return Err(error);
+        }
+        tracing::warn!("the copy of the manager's store does not count: {why}");
+        *side = Side::Behind(why);
+        self.changed.notify_all();
+        Ok(())
     }
 
     /// Opens the copy, tells what it holds, and takes commits for it if whoever heard that in time wants it to.
     fn begin(
         &self,
         loses: Option<u64>,
-        tells: &mpsc::Sender<Result<Copied, String>>,
+        tells: &mpsc::Sender<Result<Held, String>>,
         taken: &mpsc::Receiver<mpsc::Receiver<Job>>,
-    ) -> Option<(JournaledStore, mpsc::Receiver<Job>)> {
-        let opened = self.mirror.whole().and_then(|()| {
-            JournaledStore::open_as(&self.mirror.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1))
-                .map_err(|error| error.to_string())
-        });
-        let (copy, found) = match opened {
+    ) -> Option<Taken> {
+        let (copy, found) = match self.place.open(loses) {
             Ok(copy) => {
-                let holds = (copy.position(), copy.take_tail());
+                let holds = copy.holds();
                 (Some(copy), Ok(holds))
             }
             Err(why) => (None, Err(why)),
@@ -271,19 +266,27 @@ impl Shared {
     }
 
     /// The copy's thread.
-    fn run(&self, of: &Weak<JournaledStore>, first: Option<(JournaledStore, mpsc::Receiver<Job>)>) {
+    fn run(&self, of: &Weak<JournaledStore>, first: Option<Taken>) {
         let mut at = first;
         while !self.ends() {
             match at.take() {
-                Some((copy, jobs)) => self.serve(&copy, &jobs),
+                Some((copy, jobs)) => self.serve(copy, &jobs, of),
                 None => {
                     let mut side = self.side.lock();
+                    if matches!(*side, Side::Unknown(_)) {
+                        return;
+                    }
                     self.changed.wait_for(&mut side, RETRY);
                     drop(side);
                     let Some(store) = of.upgrade().filter(|_| !self.ends()) else { return };
                     match self.make(&store) {
                         Ok(made) => at = made,
-                        Err(error) => *self.side.lock() = Side::Behind(error.to_string()),
+                        Err(error) => {
+                            let side = &mut *self.side.lock();
+                            if !matches!(side, Side::Unknown(_)) {
+                                *side = Side::Behind(error.to_string());
+                            }
+                        }
                     }
                 }
             }
@@ -291,14 +294,28 @@ impl Shared {
     }
 
     /// Takes commits until one fails, or nobody sends them any more.
-    fn serve(&self, copy: &JournaledStore, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(Job { changes, done }) = jobs.recv() {
+    fn serve(&self, mut copy: Box<dyn Copied>, jobs: &mpsc::Receiver<Job>, of: &Weak<JournaledStore>) {
+        loop {
+            let Job { changes, done } = match jobs.recv_timeout(self.place.beats()) {
+                Ok(job) => job,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let Err(error) = copy.beat() else { continue };
+                    // Whoever commits meanwhile finds out as well.
+                    let Some(store) = of.upgrade().filter(|_| !self.ends()) else { return };
+                    let side = &mut *self.side.lock();
+                    if matches!(side, Side::Whole(_)) {
+                        let _ = self.leave(side, error.to_string(), &store); // it is said by the next commit
+                    }
+                    return;
+                }
+            };
             #[cfg(test)]
             let trouble = *self.trouble.lock();
             #[cfg(test)]
             match trouble {
                 Some(Trouble::Fails) => {
-                    let _ = done.send(Err(refused(&self.mirror.dir, &io::Error::other("EIO"))));
+                    let _ = done.send(Err(eio()));
                     return;
                 }
                 Some(Trouble::Hangs) => self.hang(),
@@ -321,61 +338,38 @@ impl Shared {
     }
 
     /// Makes a copy that has all, and is sent what follows; none if it would not end, or the store does.
-    fn make(
-        &self,
-        store: &JournaledStore,
-    ) -> Result<Option<(JournaledStore, mpsc::Receiver<Job>)>, StoreError> {
+    fn make(&self, store: &JournaledStore) -> Result<Option<Taken>, StoreError> {
         #[cfg(test)]
         if self.trouble.lock().is_some() {
-            return Err(refused(&self.mirror.dir, &io::Error::other("EIO")));
+            return Err(eio());
         }
-        let dir = &self.mirror.dir;
-        let failed = |error: io::Error| refused(dir, &error);
-        // A disk that is not mounted has no directory; one is not made in its place.
-        fs::read_dir(dir).map_err(failed)?;
-        let new = dir.join("new.redb");
-        for file in [new.clone(), journal_path(&new), mark_path(&new)] {
-            match fs::remove_file(&file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&file, &error)),
-                _ => {}
-            }
-        }
+        self.place.ready()?;
         let (snapshot, number) = {
             let mut side = self.side.lock();
             *side = Side::Made(Vec::new(), 0);
+            self.slower.store(false, Ordering::Relaxed);
+            self.seen.store(0, Ordering::Relaxed);
             store.snapshot_at()?
         };
-        let table = RedbStore::create(&new, CACHE_BYTES)?;
-        let (_, gaps) = look::copy(&UntilEnd(&*snapshot, &self.ending), &table)?;
+        let from = UntilEnd { read: &*snapshot, ends: &self.ending, seen: &self.seen };
+        let made = self.place.make((store.position().0, number), &from)?;
         drop(snapshot);
-        if let Some(gap) = gaps.first() {
-            return Err(StoreError::Damaged { reason: gap.clone() });
-        }
-        if self.ends() {
-            return Ok(None);
-        }
-        JournaledStore::continue_as(table, &new, store.position().0, number)?;
-        for (from, to) in [
-            (journal_path(&new), journal_path(&self.mirror.table())),
-            (mark_path(&new), mark_path(&self.mirror.table())),
-            (new.clone(), self.mirror.table()),
-        ] {
-            fs::rename(from, to).map_err(failed)?;
-        }
-        let id = random().map_err(failed)?;
-        write_durably(&dir.join("store.mirror"), &format!("{id:016x}\n")).map_err(failed)?;
-        let copy = JournaledStore::open(&self.mirror.table(), CACHE_BYTES)?;
+        let Some(mut copy) = made else { return Ok(None) };
+        let mut before = usize::MAX;
         loop {
             let mut side = self.side.lock();
             let Side::Made(late, bytes) = &mut *side else { return Ok(None) };
             *bytes = 0;
             let late = std::mem::take(late);
             if late.len() > LAST_MAX {
+                // Taking them costs as much as making them, or more: each round has to leave fewer.
+                self.slower.store(late.len() > before / 2, Ordering::Relaxed);
+                before = late.len();
                 drop(side);
                 late.iter().try_for_each(|changes| copy.commit(changes))?;
                 continue;
             }
-            // The store waits for these, and for no disk that does not answer.
+            // The store waits for these, and for nothing that does not answer.
             let last = move || late.iter().try_for_each(|changes| copy.commit(changes)).map(|()| copy);
             let committed = match in_time(last) {
                 Ok(committed) => committed,
@@ -384,15 +378,15 @@ impl Shared {
                     return Ok(None);
                 }
             };
-            let copy = committed?;
-            if let Err(error) = self.mirror.say(Said::Whole(id)) {
-                // It may stand there all the same.
-                self.mirror.say(Said::Behind)?;
-                return Err(error);
+            let mut copy = committed?;
+            if let Err(error) = copy.count() {
+                // It may count all the same.
+                self.leave(&mut side, error.to_string(), store)?;
+                return Ok(None);
             }
             let (to, jobs) = mpsc::channel();
             *side = Side::Whole(to);
-            tracing::info!("the copy of the manager's store in {} has all", dir.display());
+            tracing::info!("the copy of the manager's store {} has all", self.place.name());
             return Ok(Some((copy, jobs)));
         }
     }
@@ -401,6 +395,7 @@ impl Shared {
 impl Drop for MirroredStore {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Relaxed);
+        self.shared.impatient.store(true, Ordering::Relaxed);
         // The witness stays as it is: nothing is acknowledged any more.
         *self.shared.side.lock() = Side::Behind("it ends".into());
         self.shared.changed.notify_all();
@@ -414,9 +409,11 @@ impl Store for MirroredStore {
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
-        let side = &mut *self.shared.side.lock();
+        let mut turn = self.shared.side.lock();
+        let side = &mut *turn;
         match side {
             Side::Behind(_) => self.store.commit(changes),
+            Side::Unknown(error) => Err(error.clone()),
             Side::Made(late, bytes) => {
                 self.store.commit(changes)?;
                 let len = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| {
@@ -424,8 +421,13 @@ impl Store for MirroredStore {
                 };
                 *bytes += changes.iter().map(len).sum::<usize>();
                 late.push(changes.clone());
+                let lacks = u32::try_from(late.len()).unwrap_or(u32::MAX);
                 if *bytes > LATE_MAX {
-                    *side = Side::Behind("more was committed than its disk could take meanwhile".into());
+                    *side = Side::Behind("more was committed than it could take meanwhile".into());
+                }
+                drop(turn);
+                if self.shared.slower.load(Ordering::Relaxed) {
+                    thread::sleep(SLOWER.saturating_mul(lacks).min(SLOWER_MAX));
                 }
                 Ok(())
             }
@@ -433,21 +435,24 @@ impl Store for MirroredStore {
                 // Both at once.
                 let outcome = send(to, changes);
                 self.store.commit(changes)?;
-                wait(&outcome).or_else(|why| self.leave(side, why))
+                *self.shared.waits.lock() = Some(Instant::now());
+                let done = wait(&outcome).or_else(|why| self.shared.leave(side, why, &self.store));
+                *self.shared.waits.lock() = None;
+                done
             }
         }
     }
 
     fn describe(&self) -> String {
-        let (path, dir) = (self.path.display(), self.shared.mirror.dir.display());
-        // Nobody who asks waits for a disk.
+        let (path, copy) = (self.path.display(), self.shared.place.name());
+        // Nobody who asks waits for a copy.
         let Some(side) = self.shared.side.try_lock_for(SIGHT) else {
-            return format!("{path}, with a copy in {dir} that is waited for");
+            return format!("{path}, with a copy {copy} that is waited for");
         };
         match &*side {
-            Side::Whole(_) => format!("{path}, with a copy in {dir}"),
-            Side::Made(..) => format!("{path}, on one disk; a copy is being made in {dir}"),
-            Side::Behind(_) => format!("{path}, on one disk; the copy in {dir} is behind"),
+            Side::Whole(_) => format!("{path}, with a copy {copy}"),
+            Side::Made(..) => format!("{path}, on one disk; a copy is being made {copy}"),
+            Side::Behind(_) | Side::Unknown(_) => format!("{path}, on one disk; the copy {copy} is behind"),
         }
     }
 
@@ -455,19 +460,48 @@ impl Store for MirroredStore {
         Some(LOOK)
     }
 
+    fn tend(&self) -> Result<(), StoreError> {
+        match self.shared.side.try_lock_for(SIGHT).as_deref() {
+            Some(Side::Unknown(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn confirmed(&self) -> Option<Confirmed> {
+        self.shared.place.confirmed()
+    }
+
+    fn waits_for(&self) -> Option<(Duration, String)> {
+        let since = (*self.shared.waits.lock())?.elapsed();
+        let place = &self.shared.place;
+        let what = || format!("the copy of the manager's store {} to answer", place.name());
+        (since > SIGHT).then(|| (since, place.waits_for().unwrap_or_else(what)))
+    }
+
+    fn end_waits(&self) {
+        self.shared.impatient.store(true, Ordering::Relaxed);
+    }
+
     fn remarks(&self) -> Vec<Remark> {
-        let Some(side) = self.shared.side.try_lock_for(SIGHT) else { return Vec::new() };
+        let (place, what) = (&self.shared.place, "the copy of the manager's store is behind");
+        let Some(side) = self.shared.side.try_lock_for(SIGHT) else {
+            let waits = place.waits_for().map(|text| Remark { what: "the manager's store waits", text });
+            return waits.into_iter().collect();
+        };
         let why = match &*side {
             Side::Whole(_) => return Vec::new(),
-            Side::Made(..) => "it is being made anew".to_owned(),
+            Side::Made(..) => {
+                format!("it is being made anew, {} records so far", self.shared.seen.load(Ordering::Relaxed))
+            }
             Side::Behind(why) => why.clone(),
+            Side::Unknown(error) => error.to_string(),
         };
         let text = format!(
-            "the manager's store stands on one disk only, its copy in {} is behind: {why}; it is made anew by itself as soon as that \
-             directory can be written (`ropewalk manager mirror` names another one)",
-            self.shared.mirror.dir.display()
+            "the manager's store stands on one disk only, its copy {} is behind: {why}; it is made anew by itself as soon as {}              (`ropewalk manager mirror` names another one)",
+            place.name(),
+            place.remedy()
         );
-        vec![Remark { what: "the copy of the manager's store is behind", text }]
+        vec![Remark { what, text }]
     }
 
     fn damage(&self) -> Vec<u64> {
@@ -480,5 +514,11 @@ impl Store for MirroredStore {
 }
 
 #[cfg(test)]
-#[path = "mirror_tests.rs"]
+fn eio() -> StoreError {
+    StoreError::Engine { action: "commit to the copy of the", reason: "EIO".into() }
+}
+
+#[cfg(test)]
+mod node_tests;
+#[cfg(test)]
 mod tests;

@@ -1,13 +1,13 @@
 //! The copy's tests: whatever ends the process, and whatever its disk does, what was acknowledged is in both, or the witness says
 //! that the copy is behind.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, fs, ops::ControlFlow};
 
-use super::*;
+use super::{super::RedbStore, witness::Said, *};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-struct Place {
+struct Machine {
     _dir: tempfile::TempDir,
     /// The manager's directory, and its table.
     own: PathBuf,
@@ -15,19 +15,19 @@ struct Place {
     mirror: Mirror,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Machine {
+    fn new() -> Machine {
         let dir = tempfile::tempdir().unwrap();
         let (own, copy) = (dir.path().join("manager"), dir.path().join("copy"));
         [&own, &copy].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
         let table = own.join("store.redb");
         drop(RedbStore::create(&table, 1 << 20).unwrap());
         let mirror = Mirror { dir: copy, witness: dir.path().join("mirror") };
-        Place { own, table, mirror, _dir: dir }
+        Machine { own, table, mirror, _dir: dir }
     }
 
     fn open(&self) -> MirroredStore {
-        MirroredStore::open(&self.table, 1 << 20, &self.mirror, None).unwrap()
+        MirroredStore::open(&self.table, 1 << 20, Arc::new(self.mirror.clone()), None).unwrap()
     }
 
     fn promote(&self) -> Result<u64, String> {
@@ -74,7 +74,7 @@ fn whole(store: &MirroredStore) {
 
 #[test]
 fn a_copy_is_made_while_commits_go_on_and_is_the_store_when_that_is_lost() {
-    let (place, mut model) = (Place::new(), Map::new());
+    let (place, mut model) = (Machine::new(), Map::new());
     let store = place.open();
     assert!(place.promote().unwrap_err().contains("lacks what was committed last"));
     let mut n = 0;
@@ -103,7 +103,7 @@ fn a_copy_is_made_while_commits_go_on_and_is_the_store_when_that_is_lost() {
 /// A crash in the middle of a commit leaves one of the two with it. Whichever, both have it afterwards.
 #[test]
 fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
-    let (place, mut model) = (Place::new(), Map::new());
+    let (place, mut model) = (Machine::new(), Map::new());
     let store = place.open();
     commit(&store, &mut model, 0..5);
     whole(&store);
@@ -129,8 +129,9 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
         commit(&one, &mut model, own);
         drop(one);
         if older {
-            let error =
-                MirroredStore::open(&place.table, 1 << 20, &place.mirror, None).map(drop).unwrap_err();
+            let error = MirroredStore::open(&place.table, 1 << 20, Arc::new(place.mirror.clone()), None)
+                .map(drop)
+                .unwrap_err();
             assert!(error.to_string().contains("promote --from-mirror"), "{error}");
             assert!(matches!(place.mirror.said().unwrap(), Said::Whole(_)), "the copy counts still");
             place.mirror.say(Said::Behind).unwrap(); // it is given up
@@ -146,7 +147,7 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
 
 #[test]
 fn a_copy_that_fails_hangs_or_is_another_does_not_count_until_it_is_made_anew() {
-    let (place, mut model) = (Place::new(), Map::new());
+    let (place, mut model) = (Machine::new(), Map::new());
     let store = place.open();
     whole(&store);
     for (n, trouble, why) in [(0, Trouble::Fails, "EIO"), (100, Trouble::Hangs, "did not answer within")] {

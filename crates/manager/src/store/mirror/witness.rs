@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
+use super::super::{
     Look, StoreError,
     files::{journal_path, mark_path, refused, write_durably},
 };
@@ -33,33 +33,71 @@ pub(super) enum Said {
     Behind,
 }
 
+/// The number of the copy in a directory.
+pub(super) fn number_of(dir: &Path) -> Option<u64> {
+    let text = fs::read_to_string(dir.join("store.mirror")).ok()?;
+    u64::from_str_radix(text.trim(), 16).ok()
+}
+
+/// What a witness says.
+pub(super) fn said(witness: &Path) -> Result<Said, StoreError> {
+    let text = match fs::read_to_string(witness) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Behind),
+        Err(error) => return Err(refused(witness, &error)),
+    };
+    let id = text.trim().strip_prefix("whole ").map(|id| u64::from_str_radix(id, 16));
+    Ok(id.and_then(Result::ok).map_or(Said::Behind, Said::Whole))
+}
+
+/// Has it say something else, durably.
+pub(super) fn say(witness: &Path, what: Said) -> Result<(), StoreError> {
+    let text = match what {
+        Said::Whole(id) => format!("whole {id:016x}\n"),
+        Said::Behind => "behind\n".to_owned(),
+    };
+    write_durably(witness, &text).map_err(|error| refused(witness, &error))
+}
+
+/// Makes the files of a copy with this table the store in `dir`, whose former files are moved away.
+pub(super) fn take_files(table: &Path, dir: &Path) -> Result<(), StoreError> {
+    let own = dir.join("store.redb");
+    let moved = (|| -> io::Result<()> {
+        if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+            let lost = (1..).map(|n| dir.with_extension(format!("lost.{n}")));
+            let lost = lost.take(1000).find(|lost| !lost.exists());
+            fs::rename(dir, lost.ok_or_else(|| io::Error::other("too many former stores beside it"))?)?;
+        }
+        fs::create_dir_all(dir)?;
+        let new = dir.join("new.redb");
+        let files = [
+            (journal_path(table), journal_path(&own)),
+            (mark_path(table), mark_path(&own)),
+            (table.to_owned(), new.clone()),
+        ];
+        for (from, to) in files {
+            fs::copy(&from, &to)?;
+            fs::File::open(&to)?.sync_all()?;
+        }
+        // With its name it is a store.
+        fs::rename(&new, &own)?;
+        fs::File::open(dir)?.sync_all()?;
+        fs::File::open(dir.parent().unwrap_or(Path::new("/")))?.sync_all()
+    })();
+    moved.map_err(|error| refused(dir, &error))
+}
+
 impl Mirror {
     pub(super) fn table(&self) -> PathBuf {
         self.dir.join("store.redb")
     }
 
-    /// The copy's number, which it got when it was made.
-    fn id(&self) -> Option<u64> {
-        let text = fs::read_to_string(self.dir.join("store.mirror")).ok()?;
-        u64::from_str_radix(text.trim(), 16).ok()
-    }
-
     pub(super) fn said(&self) -> Result<Said, StoreError> {
-        let text = match fs::read_to_string(&self.witness) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Behind),
-            Err(error) => return Err(refused(&self.witness, &error)),
-        };
-        let id = text.trim().strip_prefix("whole ").map(|id| u64::from_str_radix(id, 16));
-        Ok(id.and_then(Result::ok).map_or(Said::Behind, Said::Whole))
+        said(&self.witness)
     }
 
-    pub(super) fn say(&self, said: Said) -> Result<(), StoreError> {
-        let text = match said {
-            Said::Whole(id) => format!("whole {id:016x}\n"),
-            Said::Behind => "behind\n".to_owned(),
-        };
-        write_durably(&self.witness, &text).map_err(|error| refused(&self.witness, &error))
+    pub(super) fn say(&self, what: Said) -> Result<(), StoreError> {
+        say(&self.witness, what)
     }
 
     /// From now on no copy counts, until one was made anew.
@@ -68,22 +106,12 @@ impl Mirror {
     }
 
     /// Whether the copy has all that was acknowledged; else why not.
-    pub(super) fn whole(&self) -> Result<(), String> {
-        match (self.said().map_err(|error| error.to_string())?, self.id()) {
+    pub(super) fn has_all(&self) -> Result<(), String> {
+        match (self.said().map_err(|error| error.to_string())?, number_of(&self.dir)) {
             (Said::Whole(said), Some(id)) if said == id => Ok(()),
             (Said::Whole(_), _) => Err("it is not the copy that was kept last".into()),
             (Said::Behind, _) => Err("it lacks what was committed last".into()),
         }
-    }
-
-    /// The store at `path` does not do, and the copy does.
-    pub(super) fn instead(&self, path: &Path, why: &str) -> StoreError {
-        let dir = self.dir.display();
-        let reason = format!(
-            "{why}. Nothing was changed. `ropewalk manager promote --from-mirror {dir}` takes the copy; `ropewalk manager mirror --off` \
-             gives it up"
-        );
-        StoreError::Open { path: path.to_owned(), reason }
     }
 
     /// Makes the copy the manager's store in `dir`, whose former files are moved away; how many commits it has. Refused, and nothing is
@@ -96,7 +124,7 @@ impl Mirror {
                 self.witness.display()
             ),
         };
-        self.whole().map_err(refuse)?;
+        self.has_all().map_err(refuse)?;
         let copy = Look::open(&self.table(), CACHE_BYTES)?;
         if let Some(problem) = copy.problems.first() {
             return Err(refuse(problem.clone()));
@@ -113,29 +141,7 @@ impl Mirror {
         }
         let last = copy.last;
         drop(copy);
-        let moved = (|| -> io::Result<()> {
-            if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-                let lost = (1..).map(|n| dir.with_extension(format!("lost.{n}")));
-                let lost = lost.take(1000).find(|lost| !lost.exists());
-                fs::rename(dir, lost.ok_or_else(|| io::Error::other("too many former stores beside it"))?)?;
-            }
-            fs::create_dir_all(dir)?;
-            let new = dir.join("new.redb");
-            let files = [
-                (journal_path(&self.table()), journal_path(&own)),
-                (mark_path(&self.table()), mark_path(&own)),
-                (self.table(), new.clone()),
-            ];
-            for (from, to) in files {
-                fs::copy(&from, &to)?;
-                fs::File::open(&to)?.sync_all()?;
-            }
-            // With its name it is a store.
-            fs::rename(&new, &own)?;
-            fs::File::open(dir)?.sync_all()?;
-            fs::File::open(dir.parent().unwrap_or(Path::new("/")))?.sync_all()
-        })();
-        moved.map_err(|error| refused(dir, &error))?;
+        take_files(&self.table(), dir)?;
         Ok(last)
     }
 }

@@ -1,0 +1,384 @@
+//! A copy kept by another machine of the cluster ([`super::keeper`]).
+//!
+//! With the manager's machine gone nothing beside the copy can tell that it is behind. So the cluster's servers are the witness
+//! ([`super::votes`]): before anything is acknowledged that the copy lacks, either its keeper has removed its number, or more than half
+//! of the servers have recorded that it does not count. As long as neither is so the manager commits nothing, and says for what it
+//! waits. Whoever promotes the copy has it recorded at the servers first. A server says one of both about a copy, for ever.
+//!
+//! So a manager whose copy was promoted, if it comes back, can commit nothing: its copy takes no more, and it cannot give it up either.
+//! Nor does it answer reads that could be stale: while a copy counts it answers only within [`LEASE`] of the sending of something that
+//! the keeper has confirmed ([`Confirmed`]), and a promotion lets that time pass after the keeper has ended.
+//!
+//! The file `mirror` beside the cluster's own says to the manager itself which copy may count. What is left: the vote is of the servers
+//! that the store has; if a removal of one of two or three servers was under way, not acknowledged, in the moment of a crash
+//! of the manager, and the copy is away when it comes back, the copy may have another one's number of them.
+
+use std::{
+    fmt,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use base::presence::boot_time;
+use parking_lot::Mutex;
+use wire::frame;
+
+use super::{
+    super::{
+        Changes, Confirmed, Read, StoreError,
+        files::{random, refused},
+    },
+    message::{Answer, Ask},
+    place::{Copied, DEADLINE, Held, Place},
+    until_end::UntilEnd,
+    votes::{Voter, to_give_up},
+    way::Way,
+    witness::{Said, said, say},
+};
+
+/// For so long after it has sent what the keeper confirmed a manager answers.
+pub(super) const LEASE: Duration =
+    if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(3) };
+/// How long servers, and a keeper that is to forget, may take.
+const VOTE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(2) };
+/// Before they are asked again.
+const PAUSE: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_millis(300) };
+/// Bytes of records or changes in a message, about.
+const PART: usize = 1 << 20;
+
+/// Finds the servers in a state of the store.
+pub type Voters = fn(&dyn Read) -> Result<Vec<Voter>, StoreError>;
+
+/// See the module. Copies share it.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    way: Box<dyn Way>,
+    /// What the cluster calls the keeper.
+    name: String,
+    witness: PathBuf,
+    voters: Voters,
+    life: u64,
+    confirmed: Confirmed,
+    /// Whether a copy counts, so that the manager answers only as long as that is confirmed.
+    counts: Mutex<bool>,
+    waits: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+fn failed(reason: impl Into<String>) -> StoreError {
+    StoreError::Engine { action: "commit to the copy of the", reason: reason.into() }
+}
+
+impl Node {
+    /// Kept by the manager of this name, for a manager whose file `witness` says what it has kept so far.
+    pub fn new(way: Box<dyn Way>, name: &str, witness: &Path, voters: Voters) -> Result<Node, StoreError> {
+        let life = random().map_err(|error| refused(witness, &error))?;
+        Ok(Node(Arc::new(Inner {
+            way,
+            name: name.to_owned(),
+            witness: witness.to_owned(),
+            voters,
+            life,
+            confirmed: Confirmed::default(),
+            counts: Mutex::new(false),
+            waits: Mutex::default(),
+        })))
+    }
+}
+
+impl Inner {
+    /// `Err`: no answer, and what became of it is not known.
+    fn ask(&self, ask: &Ask, patience: Duration) -> Result<Answer, String> {
+        let body = self.way.keeper(frame::encode(ask), patience)?;
+        frame::decode(&body).map_err(|error| format!("{} answers what is no answer: {error}", self.name))
+    }
+
+    /// What must be done.
+    fn order(&self, ask: &Ask) -> Result<(), StoreError> {
+        match self.ask(ask, DEADLINE) {
+            Ok(Answer::Done) => Ok(()),
+            Ok(Answer::Refused { why }) => Err(failed(format!("{} says: {why}", self.name))),
+            Ok(_) => Err(failed(format!("{} answers something else", self.name))),
+            Err(why) => Err(failed(format!("{} does not answer: {why}", self.name))),
+        }
+    }
+
+    fn look(&self, patience: Duration) -> Result<(u64, Held), String> {
+        match self.ask(&Ask::Look { life: self.life }, patience) {
+            Ok(Answer::Held { id, journal, last, tail }) => Ok((id, ((journal, last), tail))),
+            Ok(Answer::Refused { why }) => Err(format!("{} says: {why}", self.name)),
+            Ok(_) => Err(format!("{} answers something else", self.name)),
+            Err(why) => Err(format!("{} does not answer: {why}", self.name)),
+        }
+    }
+
+    /// The copy that counts.
+    fn counting(&self) -> Result<(u64, Held), String> {
+        let Said::Whole(id) = said(&self.witness).map_err(|error| error.to_string())? else {
+            return Err("it lacks what was committed last".into());
+        };
+        let (there, held) = self.look(DEADLINE / 2)?;
+        if there == id { Ok((id, held)) } else { Err("it is not the copy that was kept last".into()) }
+    }
+
+    /// Asks all servers to record that copy `id` does not count. None: too few have; an error: it was promoted.
+    fn give_up(&self, id: u64, voters: &[Voter]) -> Result<Option<String>, StoreError> {
+        let need = to_give_up(voters.len());
+        let body = frame::encode(&Ask::Vote { id, promoted: false });
+        let (mut for_it, mut against, mut silent) = (0, 0, Vec::new());
+        for (voter, heard) in voters.iter().zip(self.way.voters(voters, &body, VOTE)) {
+            match heard.as_deref().map(frame::decode) {
+                Ok(Ok(Answer::Stands { promoted: false })) => for_it += 1,
+                Ok(Ok(Answer::Stands { promoted: true })) => against += 1,
+                _ => silent.push(voter.name.as_str()),
+            }
+        }
+        if for_it >= need {
+            return Ok(None);
+        }
+        if against > voters.len() - need {
+            return Err(StoreError::Engine {
+                action: "go on with the",
+                reason: format!(
+                    "its copy on {} was promoted: that one is the manager now, and what this one has counts no more; move its directory away",
+                    self.name
+                ),
+            });
+        }
+        Ok(Some(format!(
+            "the copy of the manager's store on {} does not answer, and before anything is acknowledged without it {need} of {} servers have \
+             to record that: {for_it} have, {} do not answer. Start {}, or those; else `ropewalk manager mirror --off`",
+            self.name,
+            voters.len(),
+            silent.join(", "),
+            self.name
+        )))
+    }
+}
+
+impl Place for Node {
+    fn name(&self) -> String {
+        format!("on {}", self.0.name)
+    }
+
+    fn whole(&self) -> Result<(), String> {
+        self.0.counting().map(drop)
+    }
+
+    fn open(&self, _: Option<u64>) -> Result<Box<dyn Copied>, String> {
+        let inner = Arc::clone(&self.0);
+        let (id, held) = inner.counting()?;
+        let (journal, last) = held.0;
+        *inner.counts.lock() = true;
+        Ok(Box::new(AtNode { of: inner, journal, last, id, held, counts: true }))
+    }
+
+    fn ready(&self) -> Result<(), StoreError> {
+        self.0.order(&Ask::Ready)
+    }
+
+    fn make(
+        &self,
+        (journal, last): (u64, u64),
+        from: &UntilEnd<'_>,
+    ) -> Result<Option<Box<dyn Copied>>, StoreError> {
+        let (of, life) = (Arc::clone(&self.0), self.0.life);
+        of.order(&Ask::Make { life, journal, last })?;
+        let mut start = Vec::new();
+        loop {
+            let (mut records, mut bytes) = (Vec::new(), 0);
+            from.scan(&start, &[u8::MAX; 16], &mut |key, value| {
+                bytes += key.len() + value.len();
+                records.push((key.to_vec(), value.to_vec()));
+                if bytes < PART { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            if from.ended() {
+                return Ok(None);
+            }
+            let Some((last, _)) = records.last() else { break };
+            start = [last.as_slice(), &[0]].concat();
+            of.order(&Ask::Records { life, records })?;
+        }
+        of.order(&Ask::Made { life })?;
+        let id = random().map_err(|error| refused(&of.witness, &error))?;
+        let held = ((journal, last), None);
+        Ok(Some(Box::new(AtNode { of, journal, last, id, held, counts: false })))
+    }
+
+    fn dismiss(&self, state: &dyn Read, ends: &AtomicBool) -> Result<(), StoreError> {
+        let of = &self.0;
+        if let Said::Whole(id) = said(&of.witness)? {
+            let voters = (of.voters)(state)?;
+            loop {
+                if let Ok(Answer::Done) = of.ask(&Ask::Forget { id }, VOTE) {
+                    break;
+                }
+                let Some(why) = of.give_up(id, &voters)? else { break };
+                if of.waits.lock().replace(why.clone()).is_none() {
+                    tracing::warn!("{why}");
+                }
+                if ends.load(Ordering::Relaxed) {
+                    return Err(failed(why));
+                }
+                thread::sleep(PAUSE);
+            }
+            say(&of.witness, Said::Behind)?;
+            *of.waits.lock() = None;
+        }
+        // Nobody can take its place, and what comes late does not shorten that.
+        let mut counts = of.counts.lock();
+        *counts = false;
+        of.confirmed.until(Duration::from_micros(u64::MAX));
+        Ok(())
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        self.0.waits.lock().clone()
+    }
+
+    fn confirmed(&self) -> Option<Confirmed> {
+        Some(self.0.confirmed.clone())
+    }
+
+    fn beats(&self) -> Duration {
+        LEASE / 4
+    }
+
+    fn instead(&self, path: &Path, why: &str) -> StoreError {
+        let reason = format!(
+            "{why}. Nothing was changed. `ropewalk manager promote --from-mirror`, on the machine of {}, takes the copy; `ropewalk manager \
+             mirror --off` gives it up",
+            self.0.name
+        );
+        StoreError::Open { path: path.to_owned(), reason }
+    }
+
+    fn remedy(&self) -> &'static str {
+        "that one answers"
+    }
+}
+
+/// A copy there.
+struct AtNode {
+    of: Arc<Inner>,
+    journal: u64,
+    last: u64,
+    id: u64,
+    held: Held,
+    counts: bool,
+}
+
+impl AtNode {
+    /// The keeper may have started anew, or the answer be lost: what it has says what is to be done.
+    fn commit_settled(&self, parts: &[Changes], number: u64) -> Result<(), String> {
+        let (life, until) = (self.of.life, Instant::now() + DEADLINE);
+        let Some((last, before)) = parts.split_last() else { return Ok(()) };
+        let said = before.iter().map(|part| Ask::Part { life, changes: part.clone() });
+        let asks: Vec<Ask> = said.chain([Ask::Commit { life, number, changes: last.clone() }]).collect();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let outcome = asks.iter().try_for_each(|ask| match self.of.ask(ask, left) {
+                Ok(Answer::Done) => Ok(()),
+                Ok(Answer::Refused { why }) => Err(format!("{} says: {why}", self.of.name)),
+                Ok(_) => Err(format!("{} answers something else", self.of.name)),
+                Err(why) => Err(format!("{} does not answer: {why}", self.of.name)),
+            });
+            let Err(why) = outcome else { return Ok(()) };
+            if !self.counts || until <= Instant::now() {
+                return Err(why);
+            }
+            thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now())));
+            match self.of.look(until.saturating_duration_since(Instant::now())) {
+                Ok((id, ((journal, last), _)))
+                    if id == self.id && journal == self.journal && (number - 1..=number).contains(&last) => {}
+                Ok(_) => return Err(why),
+                Err(_) => {} // it may be about to start
+            }
+        }
+    }
+
+    /// The keeper has confirmed something that was sent then: nobody has promoted the copy since.
+    fn confirm(&self, sent: Duration) {
+        let counts = self.of.counts.lock();
+        if *counts && self.counts {
+            self.of.confirmed.until(sent + LEASE);
+        }
+    }
+}
+
+fn in_parts(changes: &Changes) -> Vec<Changes> {
+    let (mut parts, mut bytes) = (vec![Changes::new()], 0);
+    for (key, value) in changes {
+        if bytes > PART {
+            parts.push(Changes::new());
+            bytes = 0;
+        }
+        bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        if let Some(part) = parts.last_mut() {
+            part.insert(key.clone(), value.clone());
+        }
+    }
+    parts
+}
+
+impl Copied for AtNode {
+    fn holds(&self) -> Held {
+        self.held.clone()
+    }
+
+    fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
+        let sent = boot_time();
+        self.commit_settled(&in_parts(changes), self.last + 1).map_err(failed)?;
+        self.last += 1;
+        self.confirm(sent);
+        Ok(())
+    }
+
+    fn count(&mut self) -> Result<(), StoreError> {
+        say(&self.of.witness, Said::Whole(self.id))?;
+        // From now on it may be promoted.
+        *self.of.counts.lock() = true;
+        self.of.confirmed.end();
+        let sent = boot_time();
+        self.of.order(&Ask::Count { life: self.of.life, id: self.id })?;
+        self.counts = true;
+        self.confirm(sent);
+        Ok(())
+    }
+
+    fn beat(&mut self) -> Result<(), StoreError> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let sent = boot_time();
+            let outcome = self.of.order(&Ask::Beat { life: self.of.life });
+            if outcome.is_ok() {
+                self.confirm(sent);
+                return Ok(());
+            }
+            if until <= Instant::now() {
+                return outcome;
+            }
+            thread::sleep(PAUSE);
+            // One that has started anew is told whom to listen to.
+            match self.of.look(until.saturating_duration_since(Instant::now())) {
+                Ok((id, ((journal, last), _)))
+                    if id == self.id && journal == self.journal && last == self.last => {}
+                Ok(_) => return outcome,
+                Err(_) => {} // it may be about to start
+            }
+        }
+    }
+}
