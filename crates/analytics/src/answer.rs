@@ -6,21 +6,7 @@ use std::collections::BTreeMap;
 use base::stats::latency_start;
 use serde::{Deserialize, Serialize};
 
-use crate::known::Known;
-
-/// A value of a dimension.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Value {
-    /// A name, or what stands for itself.
-    Text(String),
-    /// A session, a user, the bucket of a size or of a latency.
-    Number(u64),
-    /// A file system and an inode.
-    File(u32, u64),
-    /// What was not kept apart.
-    Other,
-}
+use crate::{known::Known, value::Value};
 
 /// One row.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

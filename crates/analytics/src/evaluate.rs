@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
-    answer::{Answer, AnswerRow, Value},
+    answer::{Answer, AnswerRow},
     known,
     legend::Legend,
-    query::{Comparison, Filter, Query, QueryError, Want, is_ordered},
+    query::{Comparison, Filter, Query, QueryError, is_ordered},
     source::{Source, SourceError},
+    value::{Value, is_wanted},
 };
 
 /// Steps of one answer, at most.
@@ -117,20 +118,6 @@ struct Found<'a> {
     answer: Answer,
     /// The step that the second at hand belongs to.
     step: usize,
-}
-
-/// Whether a value is the one that is looked for. `bucketed`: it is that of a dimension with an order.
-pub(crate) fn is_wanted(want: &Want, value: &Value, bucketed: bool) -> bool {
-    match value {
-        Value::Other => false,
-        Value::Number(n) if bucketed => want.bucket == *n,
-        Value::Number(n) => want.text.parse() == Ok(*n),
-        Value::Text(text) => want.text == *text,
-        // A directory can be hundreds of files: most are none of it by the inode.
-        Value::File(fs, inode) => {
-            want.bucket == *inode && want.text.split_once(':').is_some_and(|(f, _)| f.parse() == Ok(*fs))
-        }
-    }
 }
 
 /// Whether a filter holds: not known of what was not kept apart.

@@ -7,10 +7,9 @@ use base::stats::{Set, Source as Of};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::Value,
-    evaluate::is_wanted,
     legend::Legend,
     query::{Filter, Query, is_ordered},
+    value::{Value, is_wanted},
 };
 
 /// Values of a filter that are told to who has named none of them, at most.

@@ -13,8 +13,9 @@ mod query;
 mod recording;
 mod request;
 mod source;
+mod value;
 
-pub use answer::{Answer, AnswerRow, Value, quantile_bucket, quantile_ns};
+pub use answer::{Answer, AnswerRow, quantile_bucket, quantile_ns};
 pub use evaluate::{BINS_MAX, EvaluateError, Question, evaluate};
 pub use files::{
     ended::{Ended, histories},
@@ -27,3 +28,4 @@ pub use query::{Comparison, Filter, Query, QueryError, Want, bucket, is_ordered,
 pub use recording::{Recorder, Recording, Section};
 pub use request::{Reply, Request, RequestError, answer, now_us, unhex};
 pub use source::Source;
+pub use value::Value;

@@ -183,7 +183,7 @@ fn limits(says: &mut Says, line: &str, words: &[&str]) {
     // `around 75% of the expected value`, `up to 97% of the target expected`; punctuation takes the sign off.
     for group in words.windows(5) {
         if let [share, "of", "the", rest @ ..] = group
-            && rest.iter().any(|word| *word == "expected")
+            && rest.contains(&"expected")
             && line.contains(&format!("{share}% of the"))
             && let Some(share) = percent(share)
         {

@@ -70,7 +70,7 @@ fn by_value(found: &Found) -> String {
     }
     let total: f64 = found.rows.iter().map(|(_, row)| row.total).sum();
     let row = |(values, row): &(Vec<String>, AnswerRow)| {
-        let mut cells: Vec<String> = values.iter().map(shown).collect();
+        let mut cells: Vec<String> = values.iter().map(|value| shown(value)).collect();
         cells.push(amount(statistic.unit, row.total));
         if !level {
             cells.push(rate(statistic.unit, per_second(found, row)));
@@ -86,7 +86,7 @@ fn by_value(found: &Found) -> String {
 }
 
 /// A value as it can stand in a filter.
-fn shown(value: &String) -> String {
+fn shown(value: &str) -> String {
     analytics::quoted(&end_of(value, VALUE_MAX))
 }
 

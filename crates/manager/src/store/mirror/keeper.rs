@@ -43,7 +43,7 @@ enum At {
     /// A table is being filled.
     Filled { table: RedbStore, of: (u64, u64) },
     /// A copy, with its last commit.
-    Open { copy: JournaledStore, tail: Option<(u64, Changes)> },
+    Open { copy: Box<JournaledStore>, tail: Option<(u64, Changes)> },
 }
 
 type Outcome = Result<Answer, String>;
@@ -119,7 +119,7 @@ impl Keeper {
                     At::Filled { table, of } => {
                         place_files(table, &self.table(), of).map_err(text)?;
                         let copy = JournaledStore::open(&self.table(), CACHE_BYTES).map_err(text)?;
-                        state.at = At::Open { copy, tail: None };
+                        state.at = At::Open { copy: Box::new(copy), tail: None };
                         Ok(Answer::Done)
                     }
                     other => {
@@ -187,7 +187,7 @@ impl Keeper {
             state.at = At::Rest;
             let copy = JournaledStore::open(&self.table(), CACHE_BYTES).map_err(|error| error.to_string())?;
             let tail = copy.take_tail();
-            state.at = At::Open { copy, tail };
+            state.at = At::Open { copy: Box::new(copy), tail };
         }
         let At::Open { copy, tail } = &state.at else { return Err("no copy is open".into()) };
         let (journal, last) = copy.position();
