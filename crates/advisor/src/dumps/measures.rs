@@ -191,10 +191,11 @@ fn limits(says: &mut Says, line: &str, words: &[&str]) {
         }
     }
     let lower = line.to_lowercase();
-    if lower.contains("insufficient configuration of clients")
-        || lower.contains("but rather the number of clients")
-    {
-        says.say(&["clients-bound"], "too few clients");
+    let fewness = ["insufficient configuration of clients", "but rather the number of clients"];
+    if fewness.iter().any(|words| lower.contains(words)) {
+        says.say(&["clients"], "too few");
+    } else if lower.contains("not with the number of clients") {
+        says.say(&["clients"], "enough");
     }
     if lower.contains("drop-off")
         && lower.contains("long period")
@@ -228,7 +229,9 @@ fn on_the_wire(says: &mut Says, line: &str, words: &[&str]) {
             says.say(&["synchronous", "mbps-per-device"], &rate.to_string());
         }
     }
-    if line.contains("counters") && line.contains("32-bit") {
-        says.say(&["counter-bits"], "32");
+    for bits in ["32", "64"] {
+        if line.contains("counters") && line.contains(&format!("{bits}-bit")) {
+            says.say(&["counter-bits"], bits);
+        }
     }
 }
