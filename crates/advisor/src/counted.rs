@@ -6,6 +6,7 @@
 //! what is computed of them since boot, are taken out: a rule that judges those finds nothing beside the rules of rates.
 
 use crate::{
+    expr::rate_text,
     facts::{Facts, Origin, Path, Value},
     host::{NET_STATISTICS, VMSTAT},
 };
@@ -75,7 +76,7 @@ pub fn rates(before: &Facts, now: &Facts) -> Option<Facts> {
             Some(Kind::Events) => {
                 if let Some(more) = counted(path.as_str()) {
                     let rate = per_second(more, span_ms);
-                    let said = format!("{} ({more})", written(rate));
+                    let said = format!("{} ({more})", rate_text(rate));
                     facts.insert_written(format!("{path}_rate"), rate, &said, origin());
                 }
             }
@@ -107,16 +108,6 @@ fn share(path: &str, counted: &impl Fn(&str) -> Option<i64>, span_ms: i64) -> Op
 fn per_second(events: i64, span_ms: i64) -> i64 {
     let rate = (i128::from(events) * 1_000_000 + i128::from(span_ms) - 1) / i128::from(span_ms.max(1));
     i64::try_from(rate).unwrap_or(i64::MAX)
-}
-
-/// A rate for people: `1200/s`, `0.3/s`.
-pub(crate) fn written(rate: i64) -> String {
-    match rate {
-        10_000.. => format!("{}/s", rate / 1000),
-        1000.. => format!("{}.{}/s", rate / 1000, rate % 1000 / 100),
-        ..=0 => "0/s".to_owned(),
-        _ => format!("{}/s", format!("0.{rate:03}").trim_end_matches('0')),
-    }
 }
 
 #[cfg(test)]
@@ -210,11 +201,6 @@ mod tests {
         }
         let largest = rates(&at(0, 0), &at(1, i64::MAX)).unwrap();
         assert_eq!(largest.int("net.e.rx_dropped_rate"), Some(i64::MAX));
-        for (rate, said) in
-            [(0, "0/s"), (1, "0.001/s"), (300, "0.3/s"), (1000, "1.0/s"), (1250, "1.2/s"), (12_000, "12/s")]
-        {
-            assert_eq!(written(rate), said);
-        }
     }
 
     /// What happened long ago is not said of the moment; what happens now is, as a rate.

@@ -22,3 +22,4 @@ pub use ast::{Expr, ExprError, Function, Operator};
 pub use eval::Scope;
 pub use parse::parse;
 pub use template::Template;
+pub(crate) use template::rate_text;

@@ -96,12 +96,22 @@ impl Template {
     }
 }
 
+/// A rate for people: `1200/s`, `0.3/s`.
+pub(crate) fn rate_text(rate: i64) -> String {
+    match rate {
+        10_000.. => format!("{}/s", rate / 1000),
+        1000.. => format!("{}.{}/s", rate / 1000, rate % 1000 / 100),
+        ..=0 => "0/s".to_owned(),
+        _ => format!("{}/s", format!("0.{rate:03}").trim_end_matches('0')),
+    }
+}
+
 fn formed(value: &Value, form: Form) -> String {
     let Value::Int(n) = value else { return value.to_string() };
     match form {
         Form::Plain => value.to_string(),
         Form::Bytes => u64::try_from(*n).map_or_else(|_| n.to_string(), human_size),
-        Form::Rate => crate::counted::written(*n),
+        Form::Rate => rate_text(*n),
         Form::Mbit if n % 1000 == 0 => format!("{} Gbit/s", n / 1000),
         Form::Mbit => format!("{n} Mbit/s"),
         Form::Microseconds if n % 1000 == 0 => format!("{} ms", n / 1000),
@@ -129,6 +139,11 @@ mod tests {
         ] {
             let template = Template::parse(text).unwrap();
             assert_eq!(template.fill(&scope), (filled.0.to_owned(), filled.1));
+        }
+        for (rate, said) in
+            [(0, "0/s"), (1, "0.001/s"), (300, "0.3/s"), (1000, "1.0/s"), (1250, "1.2/s"), (12_000, "12/s")]
+        {
+            assert_eq!(rate_text(rate), said);
         }
         for text in ["{", "{1 +}", "{1|parsec}"] {
             assert!(Template::parse(text).is_err(), "{text}");
