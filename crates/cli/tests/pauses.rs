@@ -172,9 +172,12 @@ fn hang_and_kill(mounts: &Mounts, time: &str) {
     let cluster = &mounts.cluster;
     cluster.wait_all_ok(PATIENCE);
     cluster.kill(|name| name == "n3");
-    let fault = format!("delay {time} on=write file=log path=n3/pdisk1 after=30 times=1");
+    // Its start and its catching up write to the log as well, less or more: they are not what shall hang.
+    let now = cluster.dir().join("hang-now");
+    let fault = format!("delay {time} on=write file=log path=n3/pdisk1 once={} after=20 times=1", now.display());
     cluster.start_server_with("n3", &[("ROPEWALK_PDISK_FAULT", &fault)]);
     cluster.wait_all_ok(PATIENCE);
+    fs::write(now, "").unwrap();
     let done: Arc<AtomicU64> = Arc::default();
     let (path, counted) = (mounts.at(1, "of-the-dead"), done.clone());
     let writer = std::thread::spawn(move || write_on(path, &counted));

@@ -52,9 +52,12 @@ fn a_pdisk_fails_and_another_is_slow_under_load() {
     write_tree(local.path(), 40, &mut random);
     copy(&cluster, local.path(), "before");
     cluster.kill(|name| name == "n2" || name == "n3");
-    cluster.start_server_with("n2", &[(FAULT, "eio on=write file=data path=n2/pdisk1 after=3")]);
+    let now = cluster.dir().join("fail-now");
+    let fails = format!("eio on=write file=data path=n2/pdisk1 once={} after=3", now.display());
+    cluster.start_server_with("n2", &[(FAULT, &fails)]);
     cluster.start_server_with("n3", &[(FAULT, "delay 5ms on=any p=0.2")]);
     cluster.wait_all_ok(PATIENCE);
+    fs::write(now, "").unwrap();
     copy(&cluster, local.path(), "during");
     for tree in ["before", "during"] {
         same_tree(local.path(), &cluster.mnt().join(tree));

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// How long a commit waits for the copy.
-pub const DEADLINE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
+pub const DEADLINE: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(10) };
 
 /// What a copy holds: its journal and the number of its last commit, and that commit, where the journal has it.
 pub type Held = ((u64, u64), Option<(u64, Changes)>);

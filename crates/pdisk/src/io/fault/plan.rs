@@ -5,16 +5,21 @@
 //! volatile [max=64m] [leak=0.1]    every write is held in memory until it is flushed; beyond `max` the
 //!                                  oldest go out early; each 512 byte sector leaks to the disk with `leak`
 //! noflush                          flushes are answered and not done
-//! eio    on=read|write|flush|any [file=data|crc|log|index|any] [path=TEXT] [p=0.01] [after=N] [times=N]
+//! eio    on=read|write|flush|any [file=data|crc|log|index|any] [path=TEXT] [once=FILE] [p=0.01] [after=N] [times=N]
 //! enospc on=write ...              the same: the host's file system is full
 //! torn   on=write ...              some 512 byte sectors of the write reach the disk, then it fails
 //! delay 5ms on=... ...             it waits first
 //! ```
 //! A rule counts the requests that fit it: the first `after` pass, then each is hit with probability
-//! `p` (1), `times` at most. `path` must occur in the file's path. All rules that fit apply.
+//! `p` (1), `times` at most. `path` must occur in the file's path. With `once`, requests count from the moment
+//! that FILE exists: who injects the fault makes it when all is ready. All rules that fit apply.
 //! What cannot be read is refused with the statement it is in.
 
-use std::{path::Path, str::FromStr, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use base::ByteSize;
 
@@ -45,6 +50,7 @@ pub(super) struct Rule {
     on: Option<On>,
     files: Option<&'static [FileKind]>,
     path: Option<String>,
+    once: Option<PathBuf>,
     pub per_million: u32,
     pub after: u64,
     pub times: u64,
@@ -55,6 +61,7 @@ impl Rule {
         self.on.is_none_or(|o| o == on)
             && self.files.is_none_or(|f| f.contains(&FileKind::of(path)))
             && self.path.as_ref().is_none_or(|text| path.to_string_lossy().contains(text.as_str()))
+            && self.once.as_ref().is_none_or(|file| file.exists())
     }
 }
 
@@ -151,8 +158,16 @@ fn rule<'a>(
     action: Action,
     words: impl Iterator<Item = &'a str>,
 ) -> Result<(), &'static str> {
-    let mut rule =
-        Rule { action, on: None, files: None, path: None, per_million: 1_000_000, after: 0, times: u64::MAX };
+    let mut rule = Rule {
+        action,
+        on: None,
+        files: None,
+        path: None,
+        once: None,
+        per_million: 1_000_000,
+        after: 0,
+        times: u64::MAX,
+    };
     let mut named = false;
     for word in words {
         let (key, value) = word.split_once('=').ok_or("write KEY=VALUE")?;
@@ -179,10 +194,11 @@ fn rule<'a>(
                 };
             }
             "path" => rule.path = Some(value.into()),
+            "once" => rule.once = Some(value.into()),
             "p" => rule.per_million = probability(value)?,
             "after" => rule.after = number()?,
             "times" => rule.times = number()?,
-            _ => return Err("rules know on=, file=, path=, p=, after= and times="),
+            _ => return Err("rules know on=, file=, path=, once=, p=, after= and times="),
         }
     }
     if !named {
@@ -231,6 +247,16 @@ mod tests {
         assert!(!rule.fits(On::Read, Path::new("/n2/p1/index.0")));
         assert_eq!(plan.rules[1].action, Action::Delay(Duration::from_millis(5)));
         assert!(plan.rules[1].fits(On::Flush, Path::new("log")));
+    }
+
+    #[test]
+    fn a_rule_waits_for_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = dir.path().join("now");
+        let plan: FaultPlan = format!("eio on=any once={}", now.display()).parse().unwrap();
+        assert!(!plan.rules[0].fits(On::Write, Path::new("log")));
+        std::fs::write(&now, "").unwrap();
+        assert!(plan.rules[0].fits(On::Write, Path::new("log")));
     }
 
     #[test]
