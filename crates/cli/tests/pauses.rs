@@ -174,7 +174,8 @@ fn hang_and_kill(mounts: &Mounts, time: &str) {
     cluster.kill(|name| name == "n3");
     // Its start and its catching up write to the log as well, less or more: they are not what shall hang.
     let now = cluster.dir().join("hang-now");
-    let fault = format!("delay {time} on=write file=log path=n3/pdisk1 once={} after=20 times=1", now.display());
+    let fault =
+        format!("delay {time} on=write file=log path=n3/pdisk1 once={} after=20 times=1", now.display());
     cluster.start_server_with("n3", &[("ROPEWALK_PDISK_FAULT", &fault)]);
     cluster.wait_all_ok(PATIENCE);
     fs::write(now, "").unwrap();

@@ -9,14 +9,84 @@ pub(super) const PARSERS: [Parser; 3] = [
     Parser { kind: "odmget", title: Title::No, system: "AIX", starts: stanza_starts, line: stanza },
 ];
 
-/// The tool whose table this is.
-fn tool(r: &Reader) -> &'static str {
-    ["vmo", "ioo", "schedo"].into_iter().find(|t| r.command.first().is_some_and(|c| c == t)).unwrap_or("no")
+/// Names, or beginnings of them, by which a table is known that no command stands above.
+const OWN: [(&str, &[&str]); 3] = [
+    (
+        "vmo",
+        &[
+            "ame_",
+            "lgpg_",
+            "lru_",
+            "max",
+            "min",
+            "npskill",
+            "npswarn",
+            "strict_max",
+            "v_pinshm",
+            "vmm_",
+            "vtiol_",
+        ],
+    ),
+    (
+        "ioo",
+        &[
+            "aio_",
+            "dk_",
+            "j2_",
+            "jfs_",
+            "lvm_bufcnt",
+            "maxpgahead",
+            "maxrandwrt",
+            "minpgahead",
+            "num",
+            "pd_npages",
+            "pgahd_",
+            "posix_aio_",
+            "pv_min_pbuf",
+            "spec_accessupdate",
+            "sync_release_ilock",
+        ],
+    ),
+    (
+        "schedo",
+        &[
+            "affinity_lim",
+            "big_tick_size",
+            "maxspin",
+            "pacefork",
+            "sched_",
+            "smt_",
+            "timeslice",
+            "v_exempt_secs",
+            "v_min_process",
+            "v_repage_",
+            "v_sec_wait",
+            "vpm_",
+        ],
+    ),
+];
+
+/// The tool that has `name` in its table: the one that the command names, else the one whose names fit it closest.
+fn tool(r: &Reader, name: &str) -> &'static str {
+    let said = |tool: &&str| r.command.first().is_some_and(|command| command == tool);
+    if let Some(tool) = ["no", "vmo", "ioo", "schedo"].into_iter().find(said) {
+        return tool;
+    }
+    let fits = OWN.iter().flat_map(|(tool, names)| names.iter().map(move |own| (*tool, *own)));
+    let closest = fits.filter(|(_, own)| name.starts_with(own)).max_by_key(|(_, own)| own.len());
+    closest.map_or("no", |(tool, _)| tool)
 }
 
 fn is_head(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.starts_with(&["NAME", "CUR", "DEF", "BOOT"])
+}
+
+/// `CUR DEF BOOT MIN MAX [UNIT...] TYPE [DEPENDENCY...]`: the five values, the unit, the type, and what follows.
+fn columns<'a>(words: &'a [&'a str]) -> Option<([&'a str; 5], String, &'a str, &'a [&'a str])> {
+    let (values, rest) = words.split_first_chunk::<5>()?;
+    let kind = rest.iter().take(4).position(|word| word.len() == 1 && "SDBRCMI".contains(word))?;
+    Some((*values, rest[..kind].join(" "), rest[kind], &rest[kind + 1..]))
 }
 
 fn row(r: &mut Reader, line: &str) -> Taken {
@@ -27,7 +97,11 @@ fn row(r: &mut Reader, line: &str) -> Taken {
         }
         return Taken::Ignored("table head");
     }
+    if text == "DEPENDENCIES" {
+        return Taken::Ignored("table head");
+    }
     if text.starts_with("---") {
+        r.key.clear();
         return Taken::Ignored("ruler");
     }
     if text.starts_with("##") {
@@ -39,27 +113,34 @@ fn row(r: &mut Reader, line: &str) -> Taken {
         return Taken::Ignored("legend");
     }
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [name, cur, def, boot, min, max, unit, kind, rest @ ..] = words.as_slice() else {
-        // A dependency on a line of its own.
-        if let ([word], false) = (words.as_slice(), r.key.is_empty()) {
-            let (tool, key) = (tool(r), r.key.clone());
+    if let [word] = words.as_slice() {
+        // Below a ruler it is a name too long for its column, whose values come on the next line; below values it is what
+        // these depend on.
+        if r.key.is_empty() {
+            (*word).clone_into(&mut r.key);
+            "values".clone_into(&mut r.scope);
+        } else {
+            let (tool, key) = (tool(r, &r.key), r.key.clone());
             r.entry(&["aix", &format!("{tool}-depends"), &key], word);
-            return Taken::Read;
         }
-        return Taken::No;
+        return Taken::Read;
+    }
+    let (name, values) = match words.as_slice() {
+        values if r.scope == "values" => (r.key.clone(), values),
+        [name, values @ ..] => ((*name).to_owned(), values),
+        [] => return Taken::No,
     };
-    if kind.len() != 1 || !"SDBRCMI".contains(kind) {
-        return Taken::No;
-    }
-    let tool = tool(r);
-    r.entry(&["aix", tool, name], cur);
+    let Some(([cur, def, boot, min, max], unit, kind, depends)) = columns(values) else { return Taken::No };
+    r.scope.clear();
+    let tool = tool(r, &name);
+    r.entry(&["aix", tool, &name], cur);
     for (column, value) in
-        [("default", def), ("boot", boot), ("min", min), ("max", max), ("unit", unit), ("type", kind)]
+        [("default", def), ("boot", boot), ("min", min), ("max", max), ("unit", &unit), ("type", kind)]
     {
-        r.entry(&["aix", &format!("{tool}-{column}"), name], value);
+        r.entry(&["aix", &format!("{tool}-{column}"), &name], value);
     }
-    rest.iter().for_each(|on| r.entry(&["aix", &format!("{tool}-depends"), name], on));
-    r.key = (*name).to_owned();
+    depends.iter().for_each(|on| r.entry(&["aix", &format!("{tool}-depends"), &name], on));
+    r.key = name;
     Taken::Read
 }
 
@@ -67,8 +148,9 @@ fn row(r: &mut Reader, line: &str) -> Taken {
 fn assignment_words(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.trim().split_once(" = ")?;
     let name = name.trim();
-    let named =
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    // `minperm%` of vmo, `j2_maxPageReadAhead` of ioo.
+    let named = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '%'));
     (named && name.len() > 1 && !value.trim().contains(' ') && !value.contains('"'))
         .then_some((name, value.trim()))
 }
@@ -81,11 +163,10 @@ fn assignments_start(w: &Window<'_>) -> bool {
 
 fn assignment(r: &mut Reader, line: &str) -> Taken {
     let Some((name, value)) = assignment_words(line) else { return Taken::No };
-    let path = format!("aix/{}/{name}", tool(r));
-    if r.earlier(&path).is_some() {
+    let tool = tool(r, name);
+    if r.earlier(&format!("aix/{tool}/{name}")).is_some() {
         r.odd("duplicate", name);
     }
-    let tool = tool(r);
     r.entry(&["aix", tool, name], value);
     Taken::Read
 }

@@ -36,7 +36,7 @@ struct Template {
     steps: &'static [(&'static str, &'static str)],
 }
 
-const TEMPLATES: [Template; 9] = [
+const TEMPLATES: [Template; 10] = [
     Template {
         name: "aix-fc-queues",
         disrupts: "all disks and paths below DEVICE while it is taken away: with one path their file systems must be unmounted; with several, do one adapter after the other",
@@ -89,6 +89,19 @@ const TEMPLATES: [Template; 9] = [
             ("change it now and at the next boot", "no -p -o NAME=VALUE"),
             ("after", "no -L NAME"),
             ("back", "no -p -d NAME"),
+        ],
+    },
+    Template {
+        name: "aix-vmo",
+        disrupts: "nothing; the pager takes it at once",
+        device: "aix/vmo/*",
+        word: 0,
+        default: "vmo",
+        steps: &[
+            ("before: the value now and at boot", "vmo -L NAME"),
+            ("change it now and at the next boot", "vmo -p -o NAME=VALUE"),
+            ("after", "vmo -L NAME"),
+            ("back", "vmo -p -d NAME"),
         ],
     },
     Template {

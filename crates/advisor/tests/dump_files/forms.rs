@@ -30,6 +30,45 @@ fn the_same_in_other_forms() {
     }
 }
 
+/// Tables of vmo and ioo as those commands print them by themselves: units of two words and of none, a name too long for its
+/// column, the second line of the head; whose they are is known by their names.
+#[test]
+fn aix_tables_that_no_command_stands_above() {
+    let text = "\
+NAME                      CUR    DEF    BOOT   MIN    MAX    UNIT           TYPE
+     DEPENDENCIES
+--------------------------------------------------------------------------------
+maxfree                   1088   1088   1088   16     209715 4KB pages         D
+     minfree
+     memory_frames
+--------------------------------------------------------------------------------
+minperm%                  3      3      3      1      100    % memory          D
+--------------------------------------------------------------------------------
+j2_dynamicBufferPreallocation
+                          16     16     16     0      256    16K slabs         D
+--------------------------------------------------------------------------------
+j2_inodeCacheSize         400    200    400    1      1000                     D
+";
+    let doc = document("vmo", text.as_bytes());
+    assert_eq!(doc.unknown, []);
+    assert_eq!(value(&doc, "aix/vmo/maxfree"), ("1088", 4));
+    assert_eq!(value(&doc, "aix/vmo-unit/maxfree").0, "4KB pages");
+    let on: Vec<_> =
+        doc.entries().filter(|e| e.path == "aix/vmo-depends/maxfree").map(|e| &e.value).collect();
+    assert_eq!(on, ["minfree", "memory_frames"]);
+    assert_eq!(value(&doc, "aix/vmo/minperm%").0, "3");
+    assert_eq!(value(&doc, "aix/ioo/j2_dynamicBufferPreallocation"), ("16", 11));
+    assert_eq!(value(&doc, "aix/ioo-default/j2_inodeCacheSize").0, "200");
+    let doc = document(
+        "ioo",
+        b"maxclient% = 80\nmaxpin% = 80\nminperm% = 3\nj2_maxPageReadAhead = 128\nsb_max = 4096\n",
+    );
+    assert_eq!(doc.unknown, []);
+    assert_eq!(value(&doc, "aix/vmo/maxclient%").0, "80");
+    assert_eq!(value(&doc, "aix/ioo/j2_maxPageReadAhead").0, "128");
+    assert_eq!(value(&doc, "aix/no/sb_max").0, "4096");
+}
+
 #[test]
 fn changed_dumps_never_panic() {
     let samples: Vec<Vec<u8>> = DUMPS.iter().map(|(_, text)| text.as_bytes().to_vec()).collect();

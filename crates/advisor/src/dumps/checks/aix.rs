@@ -16,6 +16,7 @@ pub(super) fn check(v: &View<'_>, r: &mut Report) {
     precedence(v, r);
     tables(v, r);
     adapters(v, r);
+    free_list(v, r);
 }
 
 /// The interface `en3` of the adapter `ent3`.
@@ -205,4 +206,15 @@ fn adapters(v: &View<'_>, r: &mut Report) {
             format!("{}: pause received {}, sent {}", receive.word(2), receive.value(), send.value()),
         );
     }
+}
+
+/// What the pager frees in one go, against what is read ahead in one.
+fn free_list(v: &View<'_>, r: &mut Report) {
+    let (Some((low, from)), Some((high, to))) = (v.number("aix/vmo/minfree"), v.number("aix/vmo/maxfree"))
+    else {
+        return;
+    };
+    let Some((ahead, pages)) = v.number("aix/ioo/j2_maxPageReadAhead") else { return };
+    let what = format!("maxfree {to} - minfree {from} = {}, j2_maxPageReadAhead {pages}", to - from);
+    r.verdict("aix-free-list", to - from >= pages, &[high, low, ahead], what);
 }
