@@ -9,6 +9,7 @@ use crate::{
     device::Channel,
     error::MountError,
     reply::Sink,
+    tune,
 };
 
 /// Wanted where the kernel has it. Not wanted: WRITEBACK_CACHE (a token must cover what is dirty),
@@ -106,7 +107,7 @@ fn agree(init: &abi::InitIn, offered: u64, limits: Limits) -> (abi::InitOut, Agr
     let also = [(limits.over_uring, init_flags::OVER_IO_URING), (limits.keeps_locks, locks)];
     let also = also.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, more)| flags | more);
     let flags = offered & (WANTED | also);
-    let max_pages = limits.max_write.div_ceil(4096).min(u32::from(u16::MAX)) as u16;
+    let max_pages = tune::pages_for(limits.max_write).min(u32::from(u16::MAX)) as u16;
     let out = abi::InitOut {
         major: abi::KERNEL_VERSION,
         minor: abi::KERNEL_MINOR_VERSION.min(init.minor),
@@ -133,7 +134,7 @@ mod tests {
         let limits = Limits { max_write: 1 << 20, max_background: 64, keeps_locks: false, over_uring: false };
         let (out, agreed) = agree(&init, init_flags::ASYNC_READ | 1 << 1 | 1 << 16, limits);
         assert_eq!((agreed.flags, out.flags2, out.minor), (init_flags::ASYNC_READ, 0, 36));
-        assert_eq!((out.max_pages, out.congestion_threshold), (256, 48));
+        assert_eq!((out.max_pages, out.congestion_threshold), (257, 48), "memory may begin within a page");
         let (out, _) = agree(&init, u64::MAX, limits);
         assert_eq!(out.flags2, (init_flags::DIRECT_IO_ALLOW_MMAP >> 32) as u32);
         assert_eq!(out.flags & (1 << 16 | 1 << 20), 0, "neither write-back cache nor ACLs");

@@ -116,7 +116,11 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<File, MountError> {
 
 fn mount_as_root(path: &Path, options: &MountOptions, device: &File) -> io::Result<()> {
     let (uid, gid) = sys::effective_ids();
-    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},{}",
+        device.as_raw_fd(),
+        max_read(options)
+    );
     if options.kernel_checks() {
         data.push_str(",default_permissions");
     }
@@ -136,12 +140,17 @@ fn mount_as_root(path: &Path, options: &MountOptions, device: &File) -> io::Resu
     sys::mount(&options.fs_name, path, KIND, flags, &data)
 }
 
+/// A request may have a page more than its bytes fill ([`crate::tune::pages_for`]): reads are held to the bytes.
+fn max_read(options: &MountOptions) -> String {
+    format!("max_read={}", options.max_request)
+}
+
 fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountError> {
     let failed = |source| MountError::Mount { path: path.to_owned(), source };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     // A comma or backslash in the name would end the option.
     let name = options.fs_name.replace('\\', "\\\\").replace(',', "\\,");
-    let mut list = format!("fsname={name},subtype=ropewalk,nosuid,nodev");
+    let mut list = format!("fsname={name},subtype=ropewalk,nosuid,nodev,{}", max_read(options));
     for (set, option) in [
         (options.kernel_checks(), ",default_permissions"),
         (options.allow_other, ",allow_other"),

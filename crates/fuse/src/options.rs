@@ -78,8 +78,8 @@ pub struct MountOptions {
     pub no_atime: bool,
     /// Requests the kernel may send on its own (read-ahead, direct I/O) before they are answered.
     pub max_background: u16,
-    /// Largest data of one request, bytes: 4 KiB to 16 MiB, whole pages. Above 1 MiB the system's
-    /// limit is raised where permitted; where not, the limit holds.
+    /// Largest data of one request, bytes: 4 KiB to 16 MiB, whole pages. The system's limit is raised where it
+    /// is below and we may; where not, the limit holds.
     pub max_request: u32,
     /// How far the kernel reads ahead, bytes, where it may be set.
     pub read_ahead: u32,

@@ -10,10 +10,17 @@ const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 /// What kernels without the knob allow, pages a request.
 const MAX_PAGES_DEFAULT: u32 = 256;
 
-/// Raises the system's limit of a request to `bytes` if it is below, and returns what it is then.
+/// Pages that `bytes` of a program's memory touch at most: memory need not begin on a page. With fewer a direct read or
+/// write of so many bytes would be two requests, the second of a few bytes.
+pub fn pages_for(bytes: u32) -> u32 {
+    bytes.div_ceil(4096) + 1
+}
+
+/// Raises the system's limit of a request to what `bytes` take if it is below, and returns how many bytes one may have
+/// then.
 pub fn raise_request_limit(bytes: u32) -> u32 {
     let Some(limit) = read_number(MAX_PAGES_LIMIT) else { return MAX_PAGES_DEFAULT * 4096 };
-    let wanted = u64::from(bytes.div_ceil(4096));
+    let wanted = u64::from(pages_for(bytes));
     let limit = match limit < wanted && fs::write(MAX_PAGES_LIMIT, wanted.to_string()).is_ok() {
         true => wanted,
         false => limit,

@@ -69,6 +69,39 @@ fn the_transport_is_the_one_asked_for() {
     m.end();
 }
 
+/// A direct read or write is one request for each MiB, wherever in a page the program's memory begins: what a request
+/// writes into a block is stored whole or not at all, and the last bytes of a split one would come after it.
+#[test]
+fn direct_requests_of_the_largest_size_are_not_split() {
+    const LEN: usize = 1 << 20;
+    for transport in [fuse::Transport::Classic, fuse::Transport::Auto] {
+        let Some(m) = mount_with(|o| o.transport = transport) else { return };
+        let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
+        if limit.as_ref().map_or(0, |limit| limit.trim().parse().unwrap()) <= LEN / 4096 {
+            eprintln!("SKIPPED, NOTHING TESTED: requests have 256 pages here at most, {limit:?}");
+            return m.end();
+        }
+        let mut direct = File::options();
+        direct.create_new(true).read(true).write(true).custom_flags(0o40000);
+        let file = direct.open(m.path("x")).unwrap();
+        let mut space = vec![0; 3 * LEN + 8192];
+        let start = space.as_ptr().align_offset(4096);
+        for (round, (shift, requests)) in [(0, 1), (16, 1), (4095, 3), (0, 3)].into_iter().enumerate() {
+            let counts = || (m.model.writes.load(Ordering::Relaxed), m.model.reads.load(Ordering::Relaxed));
+            let (before, memory) = (counts(), start + shift..start + shift + requests * LEN);
+            space[memory.clone()].fill(1 + round as u8);
+            file.write_all_at(&space[memory.clone()], 0).unwrap();
+            space.fill(0);
+            file.read_exact_at(&mut space[memory.clone()], 0).unwrap();
+            assert!(space[memory].iter().all(|&byte| byte == 1 + round as u8));
+            let requests = requests as u64;
+            assert_eq!(counts(), (before.0 + requests, before.1 + requests), "from {shift} within a page");
+        }
+        drop(file);
+        m.end();
+    }
+}
+
 /// More requests that wait than a queue has entries: the kernel keeps the rest, and none is lost.
 #[test]
 fn more_waiting_reads_than_there_are_entries_are_all_answered() {

@@ -50,8 +50,9 @@ pub fn memory_max(max_write: u32) -> u64 {
     (queues * depth_by_memory(queues, payload_len) * (payload_len + 4096)) as u64
 }
 
+/// The kernel wants room for all pages that a request may have, though it never fills the last.
 fn payload_len(max_write: u32) -> usize {
-    (max_write as usize).next_multiple_of(4096).max(abi::URING_PAYLOAD_MIN)
+    (tune::pages_for(max_write) as usize * 4096).max(abi::URING_PAYLOAD_MIN)
 }
 
 /// Entries of each queue for requests of this size.

@@ -49,6 +49,8 @@ pub struct Model {
     pub syncs: AtomicU64,
     /// Reads so far.
     pub reads: AtomicU64,
+    /// Writes so far.
+    pub writes: AtomicU64,
     /// What every fsync, flush and sync_all answers, if not 0.
     pub sync_errno: AtomicU64,
 }
@@ -239,6 +241,7 @@ impl Model {
             gate: watch::Sender::new(true),
             syncs: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
             sync_errno: AtomicU64::new(0),
         }
     }
@@ -469,6 +472,7 @@ impl Calls for Model {
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8], privileges: Privileges) -> Res<usize> {
         self.pass_gate().await;
+        self.writes.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         let (node, flags) = state.file(handle)?;
         let offset = if flags.append && !flags.caller_appends { node.attr.size } else { offset };
