@@ -13,6 +13,7 @@ example: bench/killed_writers.py --code 2way --resolver --direct
 example: bench/killed_writers.py --shift 16          memory 16 bytes into a page: one request as well, where the system's limit lets it be
 """
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -168,7 +169,9 @@ class Field:
                     word = struct.unpack_from("<Q", bytes_here)[0] if len(bytes_here) == CELL else 0
                     number = word >> 20 & 0xffffffff
                     if bytes_here != content(block, number, cell, cell + 1):
-                        self.wrong_is(f"block {block}, cell {cell}: not of one write of its own writer: {bytes_here.hex(' ', 8)}")
+                        words = [((each >> 52) - 1, each >> 20 & 0xffffffff, each & 0xfffff) for each, in struct.iter_unpack("<Q", bytes_here)]
+                        runs = [(len(list(same)), *word) for word, same in itertools.groupby(words)]
+                        self.wrong_is(f"block {block}, cell {cell}: not of one write; (words, block, write, cell): {runs}")
                     numbers.append(number)
                 found.append(numbers)
         return found
