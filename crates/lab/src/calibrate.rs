@@ -2,11 +2,13 @@
 //! for a CPU here, and how fast memory is copied. Verdicts take their thresholds from these, not from a constant.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     hint::black_box,
     time::{Duration, Instant},
 };
 
+use base::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::observe::allowed_cpus;
@@ -20,6 +22,17 @@ pub struct Machine {
     pub cpu_full: f64,
     /// Bytes a second that all allowed CPUs copy together, source and target outside the caches.
     pub memory_copy: f64,
+    /// Bytes that the caches farthest from the allowed CPUs hold together; 0 where the kernel does not say.
+    #[serde(default)]
+    pub caches: u64,
+}
+
+/// Bytes of memory that are free or can be freed; more than any machine has where the kernel does not say.
+pub fn free_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
 const ROUND: Duration = Duration::from_millis(200);
@@ -27,8 +40,33 @@ const COPY: usize = 64 << 20;
 
 /// Measures; takes about a second.
 pub fn machine() -> Machine {
-    let cpus = allowed_cpus().len().max(1);
-    Machine { cpus: cpus as u32, cpu_full: cpu_full(), memory_copy: memory_copy(cpus) }
+    let allowed = allowed_cpus();
+    let cpus = allowed.len().max(1);
+    Machine {
+        cpus: cpus as u32,
+        cpu_full: cpu_full(),
+        memory_copy: memory_copy(cpus),
+        caches: caches(&allowed),
+    }
+}
+
+/// The last-level caches of the CPUs, each once however many CPUs share it.
+pub fn caches(cpus: &BTreeSet<u32>) -> u64 {
+    let last = |cpu: &u32| {
+        let read = |n: u32, file: &str| {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{n}/{file}");
+            fs::read_to_string(path).map(|text| text.trim().to_owned()).ok()
+        };
+        let of = (0..8).filter_map(|n| {
+            let level: u32 = read(n, "level")?.parse().ok()?;
+            let size: ByteSize = read(n, "size")?.to_lowercase().parse().ok()?;
+            Some((level, read(n, "shared_cpu_list")?, size.0))
+        });
+        of.max_by_key(|(level, ..)| *level)
+    };
+    let each: BTreeMap<String, u64> =
+        cpus.iter().filter_map(last).map(|(_, shared, size)| (shared, size)).collect();
+    each.values().sum()
 }
 
 fn on_cpu() -> Option<f64> {

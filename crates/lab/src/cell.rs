@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    observe::Usage,
+    observe::{Usage, median},
     plan::{Figure, Params, Step},
     workload::{Job, Outcome},
 };
@@ -123,6 +123,7 @@ impl Figures {
         match figure {
             Figure::Operations => self.operations,
             Figure::Bytes => self.bytes,
+            Figure::Seconds => median(&self.jobs.iter().map(|job| job.used.real_s).collect::<Vec<_>>()),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     expect::NOISE_ASSUMED,
     observe::median,
     plan::{Figure, Step},
-    report::{self, Report, SeriesReport},
+    report::{Report, SeriesReport},
     workload::{Outcome, TestSummary, by_test},
 };
 
@@ -36,57 +36,15 @@ pub enum Change {
     New,
 }
 
-/// What a point's value is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measured {
-    /// Operations a second.
-    Operations,
-    /// Bytes a second.
-    Bytes,
-    /// How long a job took.
-    Seconds,
-}
-
-impl From<Figure> for Measured {
-    fn from(figure: Figure) -> Measured {
-        match figure {
-            Figure::Operations => Measured::Operations,
-            Figure::Bytes => Measured::Bytes,
-        }
-    }
-}
-
-impl Measured {
-    /// A value for people, with its unit.
-    pub fn show(self, value: f64) -> String {
-        match self {
-            Measured::Operations => report::show(Figure::Operations, value),
-            Measured::Bytes => report::show(Figure::Bytes, value),
-            Measured::Seconds => report::time(value * 1e6),
-        }
-    }
-
-    /// The speed that a value stands for: more is faster.
-    fn speed(self, value: f64) -> f64 {
-        if self == Measured::Seconds { 1.0 / value } else { value }
-    }
-
-    /// By what part of itself the speed changed.
-    pub fn faster_by(self, before: f64, after: f64) -> f64 {
-        self.speed(after) / self.speed(before) - 1.0
-    }
-
-    /// What became of a value, from this relative difference on.
-    fn change(self, before: f64, after: f64, threshold: f64) -> Change {
-        let (before, after) = (self.speed(before), self.speed(after));
-        if after < before * (1.0 - threshold) {
-            Change::Slower
-        } else if after * (1.0 - threshold) > before {
-            Change::Faster
-        } else {
-            Change::Same
-        }
+/// What became of a value, from this relative difference on.
+fn change(figure: Figure, before: f64, after: f64, threshold: f64) -> Change {
+    let (before, after) = (figure.speed(before), figure.speed(after));
+    if after < before * (1.0 - threshold) {
+        Change::Slower
+    } else if after * (1.0 - threshold) > before {
+        Change::Faster
+    } else {
+        Change::Same
     }
 }
 
@@ -100,7 +58,7 @@ pub struct Compared {
     /// How many parts.
     pub step: u32,
     /// What is measured.
-    pub figure: Measured,
+    pub figure: Figure,
     /// In the first run.
     pub before: Option<f64>,
     /// In the second.
@@ -130,14 +88,14 @@ impl Comparison {
 type Key = (String, String, u32);
 
 /// What is measured, the value, its noise.
-type Value = (Measured, f64, f64);
+type Value = (Figure, f64, f64);
 
 fn points(report: &Report) -> BTreeMap<Key, Value> {
     let all = report.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
     let of = |(plan, series): (&crate::report::PlanReport, &SeriesReport)| {
         let asked = &plan.planned.plan;
         let (plan, name) = (asked.name.clone(), series.series.name.clone());
-        let figure = Measured::from(series.series.figure);
+        let figure = series.series.figure;
         let noise = series.analysis.noise;
         // What failed is no speed, whatever it did in the meantime.
         let failed = |step| series.records.iter().any(|r| r.cell.step == step && r.error.is_some());
@@ -168,7 +126,7 @@ fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, Value)> {
             let seconds = median(&times).max(f64::MIN_POSITIVE);
             let noise = TestSummary::spread(&jobs).unwrap_or(NOISE_ASSUMED).max(series.analysis.noise);
             let key = (plan.to_owned(), format!("{}: {test}", series.series.name), record.cell.step);
-            all.push((key, (Measured::Seconds, seconds, noise)));
+            all.push((key, (Figure::Seconds, seconds, noise)));
         }
     }
     all
@@ -184,7 +142,7 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
         let noise = |point: Option<&Value>| point.map_or(0.0, |p| p.2);
         let threshold = (SIGMAS * noise(old).hypot(noise(new))).clamp(LEAST, MOST);
         let change = match (old, new) {
-            (Some(old), Some(new)) => old.0.change(old.1, new.1, threshold),
+            (Some(old), Some(new)) => change(old.0, old.1, new.1, threshold),
             (Some(_), None) => Change::Gone,
             (None, _) => Change::New,
         };
@@ -192,7 +150,7 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
             plan: key.0.clone(),
             series: key.1.clone(),
             step: key.2,
-            figure: old.or(new).map_or(Measured::Operations, |p| p.0),
+            figure: old.or(new).map_or(Figure::Operations, |p| p.0),
             before: old.map(|p| p.1),
             after: new.map(|p| p.1),
             threshold,
@@ -223,6 +181,7 @@ mod tests {
         plan::Plan,
         report::build,
         results::{FORMAT, PlannedRun, Run},
+        workload::{Job, Used, catalogue::Class},
     };
 
     /// Each step with what its repetitions gave.
@@ -243,7 +202,7 @@ mod tests {
             started_ms: 0,
             environment: Environment::default(),
             agents: BTreeMap::new(),
-            machine: Machine { cpus: 1, cpu_full: 1.0, memory_copy: 1e9 },
+            machine: Machine { cpus: 1, cpu_full: 1.0, memory_copy: 1e9, caches: 0 },
             plans: vec![PlannedRun { plan, targets: Default::default() }],
         };
         let record = |step: u32, repeat: u32, bytes: f64| {
@@ -289,15 +248,45 @@ mod tests {
         assert_eq!(changes(quiet, wild), (vec![Change::Same, Change::Slower], true));
     }
 
+    /// A run of a workload whose jobs of two tests took so many seconds; of `gzip` one was wrong, and quick.
+    fn workload(sort: &[f64], gzip: f64) -> Report {
+        let mut report = run(&[(1, &[100.0])]);
+        let job = |test: &str, real_s: f64, outcome: Outcome| Job {
+            test: test.into(),
+            class: Class::Io,
+            engine: "sort".into(),
+            node: 1,
+            number: 1,
+            started_s: 0.0,
+            used: Used { real_s, ..Used::default() },
+            outcome,
+        };
+        let jobs = sort.iter().map(|real_s| job("gsort", *real_s, Outcome::Right));
+        let other = [job("gzip", gzip, Outcome::Right), job("gzip", 0.1, Outcome::Wrong("x".into()))];
+        let figures = report.plans[0].series[0].records[0].figures.as_mut().unwrap();
+        figures.jobs = jobs.chain(other).collect();
+        report
+    }
+
     #[test]
-    fn a_job_that_takes_longer_is_slower() {
-        let change = |measured: Measured, after| measured.change(40.0, after, 0.1);
-        assert_eq!(change(Measured::Seconds, 50.0), Change::Slower);
-        assert_eq!(change(Measured::Seconds, 30.0), Change::Faster);
-        assert_eq!(change(Measured::Seconds, 41.0), Change::Same);
-        assert_eq!(change(Measured::Bytes, 50.0), Change::Faster);
-        assert_eq!(Measured::Seconds.show(40.0), "40.00 s");
-        assert!((Measured::Seconds.faster_by(40.0, 50.0) + 0.2).abs() < 1e-9);
+    fn the_jobs_of_a_workload_are_compared_by_their_seconds() {
+        let jobs = |sort: &[f64], gzip| {
+            let comparison = compare(&workload(&[40.0, 40.4, 40.0, 40.4], 5.0), &workload(sort, gzip));
+            let tests = comparison.points.into_iter().filter(|point| point.series != "s");
+            tests.map(|p| (p.series, p.figure, p.before, p.after, p.change)).collect::<Vec<_>>()
+        };
+        let one = |test: &str, before, after, change| {
+            (format!("s: {test}"), Figure::Seconds, Some(before), Some(after), change)
+        };
+        assert_eq!(
+            jobs(&[60.0, 60.4, 60.0, 60.4], 5.0),
+            [one("gsort", 40.2, 60.2, Change::Slower), one("gzip", 5.0, 5.0, Change::Same)]
+        );
+        assert_eq!(
+            jobs(&[20.0, 20.4, 20.0, 20.4], 4.9),
+            [one("gsort", 40.2, 20.2, Change::Faster), one("gzip", 5.0, 4.9, Change::Same)]
+        );
+        assert!((Figure::Seconds.faster_by(40.0, 50.0) + 0.2).abs() < 1e-9);
     }
 
     #[test]

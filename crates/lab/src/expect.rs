@@ -25,6 +25,7 @@ use crate::{
     observe::median,
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
+    targets::Device,
 };
 pub use line::Fit;
 
@@ -54,6 +55,9 @@ pub struct Alone {
     pub kind: String,
     /// The disk it stands on, if it is a file on one.
     pub on: Option<String>,
+    /// How much it holds, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// What it gave alone, in the figure's unit; absent if it was not measured.
     pub alone: Option<f64>,
     /// The best alone of its kind.
@@ -259,13 +263,14 @@ fn points<'a>(own: &[&'a Record], figure: Figure, seconds: f64) -> Vec<(u32, Mea
 }
 
 fn alone(planned: &PlannedRun, series: &Series, own: &[&Record]) -> Vec<Alone> {
-    let names: Vec<(String, String, Option<String>)> = match planned.plan.step {
+    let names: Vec<(String, String, Option<String>, Option<u64>)> = match planned.plan.step {
         Step::Devices => {
             let writes = own.iter().any(|r| series.engine.writes(&r.cell.params));
             let devices = planned.targets.devices.iter().filter(|device| device.writable || !writes);
-            devices
-                .map(|d| (d.path.display().to_string(), d.kind.clone(), d.file.then(|| d.disk.clone())))
-                .collect()
+            let one = |d: &Device| {
+                (d.path.display().to_string(), d.kind.clone(), d.file.then(|| d.disk.clone()), Some(d.size))
+            };
+            devices.map(one).collect()
         }
         Step::Pairs => planned
             .targets
@@ -277,7 +282,7 @@ fn alone(planned: &PlannedRun, series: &Series, own: &[&Record]) -> Vec<Alone> {
                     true => format!("pair {}", i + 1),
                     false => format!("{}={}", p.client.address, p.server.address),
                 };
-                (name, "pair".into(), None)
+                (name, "pair".into(), None, None)
             })
             .collect(),
         _ => Vec::new(),
@@ -293,16 +298,17 @@ fn alone(planned: &PlannedRun, series: &Series, own: &[&Record]) -> Vec<Alone> {
         return Vec::new();
     }
     let best = |kind: &str| {
-        let of = names.iter().zip(&alone).filter(|((_, k, _), _)| k == kind);
+        let of = names.iter().zip(&alone).filter(|((_, k, ..), _)| k == kind);
         of.filter_map(|(_, value)| *value).fold(0.0, f64::max)
     };
     names
         .iter()
         .zip(&alone)
-        .map(|((name, kind, on), alone)| Alone {
+        .map(|((name, kind, on, bytes), alone)| Alone {
             name: name.clone(),
             kind: kind.clone(),
             on: on.clone(),
+            bytes: *bytes,
             alone: *alone,
             best_of_kind: best(kind),
         })
@@ -337,7 +343,7 @@ fn bounds(
     match (series.figure, each) {
         (Figure::Bytes, _) => estimate("memory", machine.memory_copy),
         (Figure::Operations, Some(f)) => estimate("memory", machine.memory_copy / (f.bytes / f.operations)),
-        (Figure::Operations, None) => {}
+        (Figure::Operations, None) | (Figure::Seconds, _) => {}
     }
     bounds.extend(line_rate(own, series));
     for from in &series.ceiling {
@@ -405,7 +411,7 @@ mod tests {
         assert_eq!(noise(&[], Figure::Bytes, &[]), (NOISE_ASSUMED, false));
         let file = |alone| {
             let (name, kind, on) = (String::new(), String::new(), Some("sda".to_owned()));
-            Alone { name, kind, on, alone: Some(alone), best_of_kind: 100.0 }
+            Alone { name, kind, on, bytes: None, alone: Some(alone), best_of_kind: 100.0 }
         };
         assert_eq!(noise(&[], Figure::Bytes, &[file(60.0), file(100.0), file(80.0)]), (0.5, true));
         // Disks of their own may differ because they do.
@@ -458,7 +464,7 @@ mod tests {
         }
     }
 
-    const MACHINE: Machine = Machine { cpus: 4, cpu_full: 1.0, memory_copy: 1e6 };
+    const MACHINE: Machine = Machine { cpus: 4, cpu_full: 1.0, memory_copy: 1e6, caches: 0 };
 
     #[test]
     fn kinds_are_summed_by_their_own_best() {

@@ -120,6 +120,20 @@ pub enum Figure {
     Operations,
     /// Bytes of payload a second.
     Bytes,
+    /// How long a job of a workload took. Of each test, in comparisons; no series is drawn by it.
+    #[serde(skip_deserializing)]
+    Seconds,
+}
+
+impl Figure {
+    /// The speed that a value stands for: more is faster.
+    pub fn speed(self, value: f64) -> f64 {
+        if self == Figure::Seconds { 1.0 / value } else { value }
+    }
+    /// By what part of itself the speed changed.
+    pub fn faster_by(self, before: f64, after: f64) -> f64 {
+        self.speed(after) / self.speed(before) - 1.0
+    }
 }
 
 /// A plan with either its full or its short form chosen.

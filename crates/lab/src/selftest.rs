@@ -4,17 +4,20 @@
 //!
 //! A machine that others use is another machine: what is wrong while they do is staged again, and not judged if it stays so.
 
+mod child;
 mod clusters;
 mod disks;
 mod error;
+mod first;
 mod staged;
 mod stagings;
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -26,14 +29,18 @@ use crate::{
     results,
     verdict::{Confidence, Limit, Verdict},
 };
+use child::Child;
 pub use error::SelfTestError;
 use error::failed;
+use first::First;
 use staged::Staged;
 use stagings::Staging;
 pub use stagings::names;
 
 /// How often one is staged while others use the machine.
 const TRIES: u32 = 3;
+/// How long the lab may take for one of them.
+const RUN_MAX: Duration = Duration::from_secs(300);
 /// The share of the machine's CPUs that others may have.
 const OTHERS_MAX: f64 = 0.15;
 
@@ -100,6 +107,7 @@ impl SelfTest<'_> {
         let wanted =
             |one: &&Staging| only.is_empty() || only.iter().any(|word| one.name.contains(word.as_str()));
         let chosen = stagings::ALL.iter().filter(wanted);
+        let first = First::new();
         let mut order: Vec<(&Staging, bool)> = chosen.flat_map(|one| [(one, true), (one, false)]).collect();
         for i in (1..order.len()).rev() {
             order.swap(i, draw.below(i as u64 + 1) as usize);
@@ -112,19 +120,30 @@ impl SelfTest<'_> {
             }
             note(&format!("{}{}", staging.name, if bottleneck { "" } else { ", without it" }));
             let place = self.dir.join(n.to_string());
-            let trial = self.judged(staging, bottleneck, draw.word(), &place);
+            let trial = self.judged(staging, bottleneck, draw.word(), &place, &first);
             let _ = fs::remove_dir_all(&place);
-            trials.push(trial?);
+            match trial {
+                // Its run was stopped as well.
+                Err(SelfTestError::Run { .. }) if self.stop.load(Relaxed) => break,
+                trial => trials.push(trial?),
+            }
         }
         Ok(trials)
     }
 
     /// Stages it, and again if the answer is wrong while others use the machine.
-    fn judged(&self, staging: &Staging, with: bool, seed: u64, place: &Path) -> Result<Trial, SelfTestError> {
+    fn judged(
+        &self,
+        staging: &Staging,
+        with: bool,
+        seed: u64,
+        place: &Path,
+        first: &First,
+    ) -> Result<Trial, SelfTestError> {
         let mut last = None;
         for _ in 0..TRIES {
             let before = Others::now();
-            let mut trial = self.trial(staging, with, seed, place)?;
+            let mut trial = self.trial(staging, with, seed, place, first)?;
             let others = before.since();
             if trial.answer != Answer::Wrong || others < OTHERS_MAX || self.stop.load(Relaxed) {
                 return Ok(trial);
@@ -136,7 +155,14 @@ impl SelfTest<'_> {
         last.ok_or_else(|| failed("stage anything")(io::Error::other("no try is allowed")))
     }
 
-    fn trial(&self, staging: &Staging, with: bool, seed: u64, place: &Path) -> Result<Trial, SelfTestError> {
+    fn trial(
+        &self,
+        staging: &Staging,
+        with: bool,
+        seed: u64,
+        place: &Path,
+        first: &First,
+    ) -> Result<Trial, SelfTestError> {
         // What an earlier try left.
         let _ = fs::remove_dir_all(place);
         fs::create_dir_all(place).map_err(failed(format!("make {}", place.display())))?;
@@ -152,24 +178,29 @@ impl SelfTest<'_> {
             Ok(staged) => staged,
             Err(why) => return Ok(trial(Answer::NotStaged, String::new(), why, None)),
         };
-        let verdict = self.verdict(staging, &staged, place)?;
+        let verdict = self.verdict(staging, &staged, place, first)?;
         let (answer, wanted) = judge(staging, with, &staged, &verdict);
         Ok(trial(answer, wanted, verdict.text, Some(verdict.confidence)))
     }
 
-    fn verdict(&self, staging: &Staging, staged: &Staged, place: &Path) -> Result<Verdict, SelfTestError> {
+    fn verdict(
+        &self,
+        staging: &Staging,
+        staged: &Staged,
+        place: &Path,
+        first: &First,
+    ) -> Result<Verdict, SelfTestError> {
         let (plan, out) = (place.join("plan.toml"), place.join("out"));
         fs::write(&plan, &staged.plan).map_err(failed(format!("write {}", plan.display())))?;
-        let words: Vec<PathBuf> =
-            staged.under.iter().map(PathBuf::from).chain([self.program.to_owned()]).collect();
+        let before = first.under().into_iter().chain(staged.under.iter().cloned());
+        let words: Vec<PathBuf> = before.map(PathBuf::from).chain([self.program.to_owned()]).collect();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["lab", "run"]).arg(&plan).args(&staged.options);
-        let output = command.arg("--out").arg(&out).stdin(Stdio::null()).output();
-        let output = output.map_err(failed(format!("run {}", words[0].display())))?;
-        let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        command.arg("--out").arg(&out);
         let bad = |said| SelfTestError::Run { staging: staging.name.to_owned(), said };
-        if !output.status.success() {
-            return Err(bad(said()));
+        let ended = Child::run(command, &place.join("errors"), RUN_MAX, self.stop);
+        if let Err(said) = ended.map_err(failed(format!("run {}", words[0].display())))? {
+            return Err(bad(said));
         }
         let (run, records) = results::read(&out)?;
         let verdict = build(&run, &records).plans.into_iter().next();

@@ -358,7 +358,7 @@ pub fn comparison(before: &Path, after: &Path) -> Result<Comparison> {
 /// Each point in a line.
 pub fn print_comparison(comparison: &Comparison) {
     let row = |point: &lab::compare::Compared| {
-        let value = |value: Option<f64>| value.map_or("-".into(), |v| point.figure.show(v));
+        let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
         let by = match (point.before, point.after) {
             (Some(a), Some(b)) if a > 0.0 && b > 0.0 => {
                 format!("{:+.1} %", point.figure.faster_by(a, b) * 100.0)

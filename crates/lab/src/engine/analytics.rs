@@ -12,6 +12,7 @@ use std::{fs, time::Instant};
 
 use super::context::{Context, EngineError};
 use crate::{
+    calibrate::free_memory,
     cell::{Cell, Figures},
     workload::{
         Outcome,
@@ -48,7 +49,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let expected = values::expected(&setting, context)?;
     let mut notes = Vec::new();
     let each = JOB_MEMORY + catalogue::sort_bytes(setting.scale) as f64;
-    let room = (free_memory() * MEMORY_PART / each / f64::from(cell.step.max(1))) as u32;
+    let room = (free_memory() as f64 * MEMORY_PART / each / f64::from(cell.step.max(1))) as u32;
     if room < setting.at_once {
         notes.push(format!(
             "{} jobs at a time on each node were asked for; the free memory has room for {}",
@@ -90,12 +91,4 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         jobs,
         ..Figures::default()
     })
-}
-
-/// Bytes of memory that are free or can be freed.
-fn free_memory() -> f64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    kib.map_or(f64::MAX, |kib| kib * 1024.0)
 }

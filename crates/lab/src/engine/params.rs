@@ -28,7 +28,7 @@ pub(super) type Known = &'static [(&'static str, Kind)];
 pub(super) const FIO: Known = &[
     ("rw", Kind::Word(&["read", "write", "randread", "randwrite", "randrw", "rw"])),
     ("bs", Kind::Size(512, 64 << 20)),
-    ("ioengine", Kind::Word(&["io_uring", "libaio", "psync", "sync"])),
+    ("ioengine", Kind::Word(&["io_uring", "libaio", "psync", "sync", "mmap"])),
     ("iodepth", Kind::Number(1, 4096)),
     ("numjobs", Kind::Number(1, 1024)),
     ("direct", Kind::Bool),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{
     build::SeriesReport,
-    numbers::{percent, short, show, ticks},
+    numbers::{percent, show, ticks},
     words::escape,
 };
 use crate::{
@@ -129,11 +129,10 @@ fn grid(
     of: Step,
     steps: impl Iterator<Item = u32>,
 ) {
-    let unit = if figure == Figure::Bytes { "B/s" } else { "/s" };
     for i in 0..=n {
         let value = step * f64::from(i);
         let y = axes.y(value);
-        let text = if i == 0 { "0".to_owned() } else { format!("{}{unit}", short(value)) };
+        let text = if i == 0 { "0".to_owned() } else { show(figure, value) };
         let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\

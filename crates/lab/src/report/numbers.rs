@@ -2,10 +2,13 @@
 
 use crate::plan::Figure;
 
-/// A figure with its unit: `12.3 k/s`, `1.23 GB/s` (decimal).
+/// A figure with its unit: `12.3 k/s`, `1.23 GB/s` (decimal), `1.50 s`.
 pub fn show(figure: Figure, value: f64) -> String {
-    let unit = if figure == Figure::Bytes { "B/s" } else { "/s" };
-    format!("{}{unit}", short(value))
+    match figure {
+        Figure::Operations => format!("{}/s", short(value)),
+        Figure::Bytes => format!("{}B/s", short(value)),
+        Figure::Seconds => time(value * 1e6),
+    }
 }
 
 /// The unit of a figure.
@@ -13,6 +16,7 @@ pub fn unit(figure: Figure) -> &'static str {
     match figure {
         Figure::Operations => "operations/s",
         Figure::Bytes => "bytes/s",
+        Figure::Seconds => "s",
     }
 }
 
@@ -71,6 +75,7 @@ mod tests {
         assert_eq!(show(Figure::Operations, 12_345.0), "12.3 k/s");
         assert_eq!(show(Figure::Bytes, 1.2e9), "1.20 GB/s");
         assert_eq!(show(Figure::Bytes, 0.0), "0 B/s");
+        assert_eq!(show(Figure::Seconds, 40.0), "40.00 s");
         assert_eq!(
             (time(12.4), time(1500.0), time(2.5e6)),
             ("12 µs".into(), "1.50 ms".into(), "2.50 s".into())

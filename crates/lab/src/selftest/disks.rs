@@ -8,7 +8,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use super::error::{SelfTestError, failed};
+use super::{
+    error::{SelfTestError, failed},
+    first::weigh,
+};
 use crate::draw::Draw;
 
 /// Bytes of the file below a device.
@@ -52,7 +55,13 @@ impl Disks {
         let name = format!("ropewalk-self-test-{}-{number}", std::process::id());
         let cgroup = Path::new(root).join(name);
         Ok(match fs::create_dir(&cgroup) {
-            Ok(()) => Ok(Disks { devices: Vec::new(), cgroup, version }),
+            Ok(()) => {
+                // Of version 2 a process is in one group only.
+                if version == 2 {
+                    let _ = weigh(&cgroup);
+                }
+                Ok(Disks { devices: Vec::new(), cgroup, version })
+            }
             Err(e) => Err(format!("{}: {e}", cgroup.display())),
         })
     }

@@ -2,14 +2,18 @@
 
 use std::{fs, path::Path};
 
+use base::units::human_size;
+
 use super::{
     clusters,
     disks::{Disks, Way},
     error::{SelfTestError, failed},
-    staged::{Outcome, Staged, head, series},
+    staged::{Outcome, Scratch, Staged, head, series},
 };
 use crate::{
+    calibrate::{caches, free_memory},
     draw::Draw,
+    observe::allowed_cpus,
     testbed::{BitRate, Join, Spec, Testbed},
     verdict::Limit,
 };
@@ -142,21 +146,25 @@ fn slow_link(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     Ok(Ok(Staged { plan, options, place, bed: Some(bed), ..Staged::default() }))
 }
 
-/// Files in memory to read: only CPUs bound that, or memory itself.
-fn in_memory(dir: &Path, bytes: usize) -> Result<Vec<String>, SelfTestError> {
+/// A file system whose files are memory: what is in the page cache of a disk's may be given up at any time.
+const IN_MEMORY: &str = "/dev/shm";
+
+/// Files in memory to read, and the options that name them: only CPUs bound that, or memory itself.
+fn in_memory(files: usize, bytes: usize) -> Result<(Scratch, Vec<String>), SelfTestError> {
+    let dir = Scratch::below(Path::new(IN_MEMORY))?;
     let mut options = Vec::new();
-    for n in 0..3 {
-        let file = dir.join(format!("file{n}"));
+    for n in 0..files {
+        let file = dir.path.join(format!("file{n}"));
         fs::write(&file, vec![7; bytes]).map_err(failed(format!("write {}", file.display())))?;
         options.extend(["--device".to_owned(), file.display().to_string()]);
     }
-    Ok(options)
+    Ok((dir, options))
 }
 
 /// A file of few pages.
 const SMALL: usize = 8 << 20;
 
-fn neighbour(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+fn neighbour(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     // The load has three jobs; neighbours that outnumber them get more of the CPUs.
     let spins = cpus + 3 + draw.below(2);
@@ -165,26 +173,30 @@ fn neighbour(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
          kill $pids; wait; exit $status"
     );
     let under = ["sh", "-c", &shell, "sh"].map(str::to_owned).to_vec();
+    let (files, options) = in_memory(3, SMALL)?;
     Ok(Ok(Staged {
         under: if with { under } else { Vec::new() },
         plan: devices("ioengine = 'psync', direct = false"),
-        options: in_memory(dir, SMALL)?,
+        options,
+        files: Some(files),
         place: "other programs".into(),
         ..Staged::default()
     }))
 }
 
-fn pinned_cpu(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+fn pinned_cpu(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     if cpus < 2 {
         return Ok(Err("there is one CPU only".into()));
     }
     let cpu = draw.below(cpus);
     let under = ["taskset", "-c", &cpu.to_string()].map(str::to_owned).to_vec();
+    let (files, options) = in_memory(3, SMALL)?;
     Ok(Ok(Staged {
         under: if with { under } else { Vec::new() },
         plan: devices("ioengine = 'psync', direct = false"),
-        options: in_memory(dir, SMALL)?,
+        options,
+        files: Some(files),
         place: format!("CPU {cpu}"),
         ..Staged::default()
     }))
@@ -231,20 +243,43 @@ fn small_memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     queues(draw, dir, &format!("disks = 4, dma_mib = {mib}"), "registered memory")
 }
 
-/// Large reads of what the page cache holds do nothing but copy; small ones mostly ask.
-fn memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
-    let (bytes, size) = if with { (128 << 20, 512 << draw.below(3)) } else { (SMALL, 4) };
-    let set = format!("rw = 'randread', bs = '{size}k', ioengine = 'psync', direct = false");
+/// A part of the free memory that the files may take.
+const MEMORY_PART: u64 = 4;
+
+/// Copies from mapped files: of more than the caches hold they go at the speed of memory; of less, at that of the CPUs.
+fn memory(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
+    let allowed = allowed_cpus();
+    let cpus = allowed.len().max(1);
+    let cache = caches(&allowed) as usize;
+    if cache == 0 {
+        return Ok(Err("the kernel does not say how large the CPUs' caches are".into()));
+    }
+    // One copies for each CPU, and one more: by then memory gives no more.
+    let files = cpus + 1;
+    let (bytes, size) = match with {
+        true => ((4 * cache).max(128 << 20), 512 << draw.below(3)),
+        false => ((cache / 4 / files).clamp(1 << 20, SMALL), 4 << draw.below(7)),
+    };
+    let room = free_memory();
+    if (files * bytes) as u64 > room / MEMORY_PART {
+        let (wanted, room) = (human_size((files * bytes) as u64), human_size(room));
+        return Ok(Err(format!("files of {wanted} in memory are too much where {room} are free")));
+    }
+    let mut steps = vec![1, cpus, files];
+    steps.dedup();
+    let set = format!("rw = 'randread', bs = '{size}k', ioengine = 'mmap', direct = false");
+    let (files, options) = in_memory(files, bytes)?;
     Ok(Ok(Staged {
-        plan: head("devices", "[1, 2, 3]") + &series("fio", "bytes", &set),
-        options: in_memory(dir, bytes)?,
+        plan: head("devices", &format!("{steps:?}")) + &series("fio", "bytes", &set),
+        options,
+        files: Some(files),
         place: if with { "memory" } else { "" }.into(),
         ..Staged::default()
     }))
 }
 
 /// More workers are asked for, and one thread makes the load.
-fn single_thread(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+fn single_thread(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < 2 {
         return Ok(Err("there is one CPU only".into()));
@@ -252,11 +287,11 @@ fn single_thread(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
     let size = 4 << draw.below(3);
     let jobs = if with { ", numjobs = 1" } else { "" };
     let set = format!("rw = 'randread', bs = '{size}k', ioengine = 'psync', direct = false{jobs}");
-    let mut options = in_memory(dir, SMALL)?;
-    options.truncate(2);
+    let (files, options) = in_memory(1, SMALL)?;
     Ok(Ok(Staged {
         plan: head("workers", "[1, 2, 4]") + &series("fio", "operations", &set),
         options,
+        files: Some(files),
         place: "fio".into(),
         ..Staged::default()
     }))

@@ -1,16 +1,22 @@
 //! What a verdict rests on, gathered from the records of a series.
 
+use base::ByteSize;
+
 use super::{Drift, FOREIGN, drift};
 use crate::{
     calibrate::Machine,
     cell::Record,
-    expect::{Analysis, OWN_NAMESPACE, Point},
+    expect::{Alone, Analysis, OWN_NAMESPACE, Point},
     observe::{CpuUse, Inside, ThreadUse, Usage},
     plan::Step,
 };
 
 /// From which part on a CPU or a link of a known rate is full.
 const FILLED: f64 = 0.9;
+/// A load that goes over so many times what the caches hold finds little of it there.
+const BEYOND: u64 = 2;
+/// What moves less than this of the payload did not carry it.
+const CARRIES: f64 = 0.25;
 /// What counts as a full CPU at least while other programs work.
 const BESIDE_OTHERS: f64 = 0.9;
 
@@ -83,6 +89,8 @@ pub struct Evidence {
     pub missed: Option<f64>,
     /// The payload by what all CPUs can copy at most.
     pub copied: f64,
+    /// Whether the load goes over more than the CPUs' caches can hold; false where that is not known.
+    pub beyond_caches: bool,
     /// What the processes of a cluster of the run's own said.
     pub inside: Option<Inside>,
     /// The name and height of the lowest bound, by the measured value.
@@ -154,7 +162,7 @@ pub fn evidence(
     let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
     // The machine's own loopback is memory and CPUs, no link; one in a namespace may stand in for a link with a rate.
     let links = usage.links.iter().filter(|link| link.name != "lo");
-    let carried = links.filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
+    let carried = links.filter(|link| payload > 0.0 && link.rx.max(link.tx) > CARRIES * payload);
     let mut links: Vec<SharedEvidence> = carried.map(|link| shared_link(&link.name)).collect();
     links.sort_by(|a, b| b.got.total_cmp(&a.got));
     let parts: Vec<PartEvidence> = analysis
@@ -172,8 +180,10 @@ pub fn evidence(
     let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
     if of == Step::Queues {
         // Strip stores of the run lie on disks that only the counters name.
-        on.extend(usage.devices.iter().filter(|d| d.bytes > 0.25 * payload).map(|d| &d.name));
+        on.extend(usage.devices.iter().map(|d| &d.name));
     }
+    // What files give from the page cache no disk limits, whoever uses that disk meanwhile.
+    on.retain(|name| disk_rate(usage, name) > CARRIES * payload);
     on.sort();
     on.dedup();
     let disks = on
@@ -185,6 +195,10 @@ pub fn evidence(
             ..SharedEvidence::default()
         })
         .collect();
+    let size = record.cell.params.get("size").and_then(|size| size.parse::<ByteSize>().ok());
+    let most = size.map_or(u64::MAX, |size| size.0);
+    let reached = |part: &Alone| part.bytes.map(|bytes| bytes.min(most));
+    let reach = analysis.parts.iter().take(point.step as usize).filter_map(reached).sum::<u64>();
     let disks_asked = record.cell.params.get("disks").and_then(|n| n.parse().ok()).unwrap_or(0);
     Some(Evidence {
         of,
@@ -211,6 +225,7 @@ pub fn evidence(
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
         missed: missed(record, payload),
         copied: payload / machine.memory_copy.max(f64::MIN_POSITIVE),
+        beyond_caches: machine.caches > 0 && reach >= BEYOND * machine.caches,
         inside: usage.inside.clone(),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
         drift: (of == Step::Periods).then(|| drift::drift(analysis, records)).flatten(),

@@ -16,6 +16,8 @@ const OWN: f64 = 0.4;
 /// Part of its CPUs that a load has at least where others that have more are the reason.
 const WANTS: f64 = 0.2;
 
+/// Part of the load's work that is all of it but for what starts and watches it.
+const FILLED: f64 = 0.9;
 /// Part of the CPUs' work from which on it is told whose it is.
 const TOLD: f64 = 0.05;
 
@@ -47,6 +49,9 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
     let busy = allowed.iter().map(|cpu| cpu.busy + cpu.steal).sum::<f64>() / allowed.len().max(1) as f64;
     // What hardly uses a CPU itself is not limited by CPUs that others fill.
     let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
+    if others && threads_alone(e) {
+        return None;
+    }
     if busy >= full * e.cpu_full
         && others
         && e.foreign_cpus >= e.own_cpus
@@ -64,9 +69,9 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
         return None;
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.name())).collect();
-    if e.copied >= full && !others && !several && allowed.len() == own.len() {
+    if e.copied >= full && e.beyond_caches && !others && !several && allowed.len() == own.len() {
         let text = format!(
-            "memory: the load moves {} of what all CPUs together copy at most, and does nothing else with them",
+            "memory: all CPUs are full, and the load moves {} of what they together copy at most, from more than their caches hold",
             percent(e.copied)
         );
         return Some((Limit::Memory, vec!["memory".into()], text));
@@ -96,6 +101,14 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
         if whose.is_empty() { "the kernel's own threads'".into() } else { whose.join(", ") }
     );
     Some((Limit::Cpu, names, text))
+}
+
+/// Whether the load's work is done by threads each of which has a CPU to itself: others that fill the rest keep nothing from them.
+fn threads_alone(e: &Evidence) -> bool {
+    let full = e.threads.iter().filter(|thread| thread.busy >= e.filled() * e.cpu_full);
+    let own = full.filter(|thread| thread.who == Who::Load || thread.who == Who::Served);
+    let work: f64 = own.map(|thread| thread.busy).sum();
+    work > 0.0 && work >= FILLED * e.own_cpus
 }
 
 pub(super) fn slow_parts(e: &Evidence, full: f64) -> Option<Finding> {

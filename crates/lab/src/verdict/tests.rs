@@ -39,6 +39,7 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         one_queue: None,
         missed: None,
         copied: 0.01,
+        beyond_caches: false,
         inside: None,
         bound: (of.layer().into(), 1.0),
         drift: None,
@@ -98,7 +99,10 @@ fn what_only_the_cluster_can_tell_is_named_also_where_it_scales() {
 
 #[test]
 fn what_does_nothing_but_copy_is_limited_by_memory() {
-    let full = Evidence { cpus: cpus(&[0.97, 0.95]), copied: 0.95, ..idle(Step::Devices, 0.5) };
+    let busy = Evidence { cpus: cpus(&[0.97, 0.95]), copied: 0.95, ..idle(Step::Devices, 0.5) };
+    // As fast as memory is also what caches give.
+    assert_eq!(limit(&busy), Limit::Cpu);
+    let full = Evidence { beyond_caches: true, ..busy };
     let verdict = judge(&full);
     assert_eq!((verdict.limit, verdict.confidence), (Limit::Memory, Confidence::Medium));
     assert_eq!(limit(&Evidence { copied: 0.6, ..full.clone() }), Limit::Cpu);
@@ -152,6 +156,25 @@ fn full_cpus_and_threads() {
     assert_eq!(limit(&one), Limit::LoadThread);
     let served = Evidence { threads: vec![thread("ropewalk/io0", Who::Served, 0.97)], ..one };
     assert_eq!(limit(&served), Limit::Cpu);
+}
+
+#[test]
+fn a_thread_with_a_cpu_to_itself_is_the_limit_though_others_fill_the_rest() {
+    let beside = |load: f64| Evidence {
+        cpus: cpus(&[0.98, 0.97]),
+        threads: vec![thread("fio", Who::Load, load)],
+        load_cpus: load,
+        own_cpus: load,
+        foreign_cpus: 1.95 - load,
+        ..idle(Step::Workers, 0.4)
+    };
+    let verdict = judge(&beside(0.95));
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::LoadThread, Confidence::Low));
+    // One that they keep from its CPU is not.
+    assert_eq!(limit(&beside(0.6)), Limit::Neighbour);
+    // Nor are others the reason where threads of its own fill every CPU together.
+    let many = Evidence { threads: vec![thread("fio", Who::Load, 0.5); 2], ..beside(1.0) };
+    assert_eq!(limit(&many), Limit::Cpu);
 }
 
 #[test]

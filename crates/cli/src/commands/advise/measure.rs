@@ -110,7 +110,7 @@ mod tests {
             plan: "p".into(),
             series: "s".into(),
             step: 1,
-            figure: lab::compare::Measured::Seconds,
+            figure: lab::plan::Figure::Seconds,
             before: Some(1.0),
             after: Some(1.0),
             threshold: 0.03,
