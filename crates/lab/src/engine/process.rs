@@ -14,6 +14,8 @@ use crate::targets::Side;
 
 /// What a program may print; the rest is cut off.
 const OUTPUT_MAX: u64 = 64 << 20;
+/// How long what has ended or was killed may still be about to go.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A running program.
 pub struct Running {
@@ -91,6 +93,18 @@ impl Running {
                 }
             }
         };
+        // What it started may live on and hold its pipes open: it had its time.
+        let until = Instant::now() + GRACE;
+        let whole = wait_for(until, || {
+            [&self.stdout, &self.stderr].into_iter().flatten().all(JoinHandle::is_finished)
+        });
+        if !whole {
+            self.kill();
+            return Err(EngineError::Failed {
+                program: self.program.clone(),
+                why: format!("{status}, but what it started holds its output open"),
+            });
+        }
         let text = |part: Option<JoinHandle<Vec<u8>>>| {
             let bytes = part.and_then(|thread| thread.join().ok()).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
@@ -109,15 +123,33 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None))
-            && let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32)
-        {
+impl Running {
+    fn kill(&self) {
+        if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
-        let _ = self.child.wait();
     }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill();
+        }
+        // One that a file system does not let go of cannot be killed, and must not hold up the run.
+        wait_for(Instant::now() + GRACE, || !matches!(self.child.try_wait(), Ok(None)));
+    }
+}
+
+/// Looks until something is so, or the time is over; whether it is.
+fn wait_for(until: Instant, mut so: impl FnMut() -> bool) -> bool {
+    while !so() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {

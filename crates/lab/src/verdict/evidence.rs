@@ -174,8 +174,11 @@ pub fn evidence(
             Some(PartEvidence { name: part.name.clone(), alone, best_of_kind: part.best_of_kind })
         })
         .collect();
-    let disk_rate = |usage: &Usage, name: &str| {
-        usage.devices.iter().find(|device| device.name == name).map_or(0.0, |device| device.bytes)
+    // What others move on the same disk is none of the load's.
+    let disk_rate = |record: &Record, name: &str| {
+        let device = record.usage.devices.iter().find(|device| device.name == name);
+        let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
+        device.map_or(0.0, |device| if payload > 0.0 { device.bytes.min(payload) } else { device.bytes })
     };
     let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
     if of == Step::Queues {
@@ -183,15 +186,15 @@ pub fn evidence(
         on.extend(usage.devices.iter().map(|d| &d.name));
     }
     // What files give from the page cache no disk limits, whoever uses that disk meanwhile.
-    on.retain(|name| disk_rate(usage, name) > CARRIES * payload);
+    on.retain(|name| disk_rate(record, name) > CARRIES * payload);
     on.sort();
     on.dedup();
     let disks = on
         .into_iter()
         .map(|name| SharedEvidence {
             name: name.clone(),
-            got: disk_rate(usage, name),
-            alone: singles.iter().map(|r| disk_rate(&r.usage, name)).fold(0.0, f64::max),
+            got: disk_rate(record, name),
+            alone: singles.iter().map(|r| disk_rate(r, name)).fold(0.0, f64::max),
             ..SharedEvidence::default()
         })
         .collect();
