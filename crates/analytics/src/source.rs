@@ -47,10 +47,10 @@ impl Source<'_> {
                 // What memory has is taken from there, what is older from disk: also seconds of a clock that stood elsewhere then.
                 let mut from = after;
                 if let Some(dir) = dir {
+                    // From the first of the last hour on: one from a clock that stood in 1970 says nothing of what a process before
+                    // this one has written since.
                     let hour_ago = stats::now().saturating_sub(stats::SECONDS_MAX as u64);
-                    let first =
-                        stats::first_second().map_or(to, |first| first.saturating_sub(1).max(hour_ago));
-                    from = first.min(to).max(after);
+                    from = stats::first_second(hour_ago).map_or(to, |first| first - 1).clamp(after, to);
                     files(dir, after, from, take)?;
                 }
                 let legend = Legend::own();

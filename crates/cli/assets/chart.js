@@ -265,7 +265,7 @@ export class Chart {
       const into = () => this.drill(chart.breakdowns.map((by) => ({ by, text: `[${by}=${quoted(row.key[by])}]` })));
       const dot = heat ? null : el("i.dot");
       if (dot) dot.style.background = rows.indexOf(row) < PALETTE.length ? colour(PALETTE[rows.indexOf(row)]) : "transparent";
-      const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, ending(row.name)) : el("span", {}, row.name);
+      const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, el("bdi", {}, ending(row.name))) : el("span", {}, row.name);
       const figures = chart.level ? [amount(row.total, unit)]
         : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + " %"];
       const percent = (value) => (value === null || value === undefined ? "-" : value + " %");

@@ -59,7 +59,7 @@ function shown(chart, { name, rows }) {
   };
   const into = (value) => chart.drill([{ by: name, text: `[${name}=${quoted(value)}]` }]);
   const row = ({ value, inside, outside }) => el("tr", {},
-    el("td.name", {}, value.startsWith("(") ? value : el("button.row", { title: "go into it: " + value, onclick: () => into(value) }, value)),
+    el("td.name", {}, value.startsWith("(") ? value : el("button.row", { title: "go into it: " + value, onclick: () => into(value) }, el("bdi", {}, value))),
     el("td", {}, bar(inside, "these"), bar(outside, "rest")));
   return el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, name), el("th", {}, "these, and the rest"))), el("tbody", {}, rows.slice(0, VALUES_MAX).map(row)));
 }

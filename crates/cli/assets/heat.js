@@ -193,7 +193,8 @@ export class Heat {
     const [from, to] = this.chart.page.window();
     const band = this.band(place.bucket, place.bucket);
     this.tip.textContent = `${when(this.times[n], to - from)}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
-    this.tip.style.left = Math.min(place.x + 12, this.size.width - 210) + "px";
+    // All of it is seen, however near the edge.
+    this.tip.style.left = Math.max(Math.min(place.x + 12, this.place.clientWidth - this.tip.offsetWidth), 0) + "px";
     this.tip.style.top = place.y + 14 + "px";
   }
 

@@ -84,8 +84,8 @@ impl History {
     }
 
     /// Not always the oldest: the system's clock may have been set back meanwhile.
-    fn first(&self) -> Option<u64> {
-        self.seconds.iter().map(|(at, _)| *at).min()
+    fn first(&self, after: u64) -> Option<u64> {
+        self.seconds.iter().map(|(at, _)| *at).filter(|at| *at > after).min()
     }
 
     fn shrink(&mut self) {
@@ -110,9 +110,9 @@ pub fn memory_max() -> u64 {
     (HISTORY.lock().kept.bytes_max + recorders) as u64
 }
 
-/// The end of the first second that is kept: whatever of it and later ones is known stands here.
-pub fn first() -> Option<u64> {
-    HISTORY.lock().first()
+/// The end of the first second that is kept of those that end after `after`: whatever of it and later ones is known stands here.
+pub fn first(after: u64) -> Option<u64> {
+    HISTORY.lock().first(after)
 }
 
 /// What is kept now.
@@ -351,9 +351,14 @@ mod tests {
         history.push(9999, vec![0; (1 << 20) - 25].into());
         assert_eq!((history.kept.seconds, history.kept.bytes), (3, (1 << 20) - 5));
         // The clock is set back: that is where it begins now.
-        assert_eq!(history.first(), Some(2 * SECONDS_MAX as u64 - 2));
+        assert_eq!(history.first(0), Some(2 * SECONDS_MAX as u64 - 2));
         history.push(17, vec![0; 5].into());
-        assert_eq!(history.first(), Some(17));
+        assert_eq!(history.first(0), Some(17));
+        assert_eq!(
+            history.first(17),
+            Some(2 * SECONDS_MAX as u64 - 2),
+            "of one that stood elsewhere nothing follows"
+        );
     }
 
     #[test]
