@@ -3,6 +3,8 @@
 //! Pictures of every view go to `target/page-pictures`, or where ROPEWALK_PAGE_PICTURES says: they are to be looked at.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails; what is measured is printed
 
+#[path = "page/attacks.rs"]
+mod attacks;
 #[path = "common/browser.rs"]
 mod browser;
 mod common;
@@ -429,6 +431,9 @@ fn a_page_for_others_wants_a_password() {
     let dir = dir.to_str().unwrap();
     let said = refused(&["analytics", "serve", "--dir", dir, "--listen", "0.0.0.0:0"]);
     assert!(said.contains("ropewalk analytics password"), "{said}");
+    let (page, port) = serve(dir);
+    attacks::hold(port, page.0.id());
+    drop(page);
     let password = ok(&["analytics", "password", "--dir", dir]);
     assert_eq!(password.trim().len(), 32);
     let kept = fs::read_to_string(cluster.dir().join("analytics.password")).unwrap();
@@ -540,6 +545,10 @@ fn investigations() {
     std::thread::sleep(Duration::from_millis(400)); // it draws anew a moment after its size has changed
     browser.key(" ");
     browser.until("ropewalk.pinned && ropewalk.charts.every((chart) => chart.rows.size > 1)");
+    // Down to the names of the lines.
+    let height = browser.js("return document.documentElement.scrollHeight").as_u64().unwrap();
+    browser.size(840, u32::try_from(height).unwrap());
+    std::thread::sleep(Duration::from_millis(400));
     picture("reads-by-size.png");
     browser.size(1000, 560);
 
