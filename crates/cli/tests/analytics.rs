@@ -349,7 +349,8 @@ fn odd_names(cluster: &Cluster, mounts: &Mounts) {
     assert!(!html.contains("<img") && html.matches("</script").count() == 3, "no name is markup");
 }
 
-/// What DuckDB and pyarrow find in it, where Python (or that of ROPEWALK_PYTHON) has them.
+/// What a reader that follows the format's description finds in it; and DuckDB and pyarrow, where Python (or that of ROPEWALK_PYTHON)
+/// has them.
 fn read_by_others(file: &Path, of_heavy: f64) {
     let python = std::env::var("ROPEWALK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parquet.py");
@@ -357,6 +358,7 @@ fn read_by_others(file: &Path, of_heavy: f64) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let engines = found.as_object().unwrap();
+    assert!(engines.contains_key("the format's description"), "{found}");
     println!("the Parquet file was read by: {:?}", engines.keys().collect::<Vec<_>>());
     for (engine, sums) in engines {
         assert_eq!(sums["/heavy"].as_f64(), Some(of_heavy), "{engine}: {sums}");
