@@ -11,6 +11,7 @@ mod common;
 #[path = "common/linear.rs"]
 mod linear;
 mod simulation {
+    pub mod alone;
     pub mod cluster;
     pub mod disk;
     pub mod programs;
@@ -32,6 +33,7 @@ use base::{GroupId, PdiskId, PoolId, StripeId};
 use client::Client;
 use common::Random;
 use simulation::{
+    alone,
     cluster::{Cluster, NODE, SMALL, Shape, WIDE, Who, Without},
     programs::{Ledger, Program},
     server::Node,
@@ -64,6 +66,15 @@ const RULES: [Without; 12] = [
     Without::Record,
     Without::LogDigest,
     Without::Passes,
+];
+/// Of names made ahead.
+const RULES_ALONE: [Without; 6] = [
+    Without::Durability,
+    Without::ExactlyOnce,
+    Without::Unheard,
+    Without::Early,
+    Without::Disorder,
+    Without::Numbers,
 ];
 /// Each of them is missed by a seed below this; the rarest, the fence, by one of some 300.
 const BOUND: u64 = 2001;
@@ -324,7 +335,7 @@ async fn observe(
     checked.await.map_err(|error| format!("an observer ended: {error}"))?
 }
 
-async fn story(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
+async fn story_together(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
     let mut random = Random(!seed);
     let clients = 2 + random.below(2) as Who;
     let (mut mounted, mut processes) = (Vec::<Client>::new(), BTreeMap::new());
@@ -383,13 +394,139 @@ async fn story(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
     observe(cluster, 51, &ledger, &lost).await
 }
 
+/// What becomes of a client that made names ahead of the manager.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Goes,
+    Killed,
+    /// Another comes while it goes on.
+    Joined,
+    /// It is cut off for longer than its lease, and another one comes.
+    Fenced,
+}
+
+/// One client alone, whose names are made ahead of the manager.
+async fn story_alone(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
+    let mut random = Random(!seed);
+    let (client, process) = cluster.mount(0).await.map_err(|error| format!("mount: {error}"))?;
+    let (first, programs) = (client.clone(), 1 + random.below(3) as usize);
+    let ledger = process.spawn(async move { alone::Ledger::begin(&first, programs).await }).await;
+    let ledger = ledger.map_err(|error| error.to_string())?.map_err(|error| format!("begin: {error:?}"))?;
+    let mut running = JoinSet::new();
+    for number in 0..programs {
+        let program = alone::Program {
+            client: client.clone(),
+            number,
+            ledger: ledger.clone(),
+            random: Random(random.next()),
+        };
+        running.spawn_on(program.run(40 + random.below(100)), process.handle());
+    }
+    let end = [End::Goes, End::Killed, End::Joined, End::Fenced][random.below(4) as usize];
+    let when = Duration::from_millis(random.below(3000));
+    let mut mishaps = Mishaps {
+        clients: 1,
+        doomed: HashSet::new(),
+        spared: BTreeMap::new(),
+        long: true,
+        gave_up: false,
+        random,
+    };
+    let processes = BTreeMap::from([(0, process.clone())]);
+    // What happens to it happens at any time, also while others are away.
+    let (happens, at) = (cluster.clone(), process.clone());
+    let (book, mounted) = (ledger.clone(), client.clone());
+    let happens = async move {
+        sleep(when).await;
+        happens.mishap(&format!("mishap: the client that is alone {end:?}"));
+        match end {
+            End::Goes => Ok::<_, String>(None),
+            End::Killed => {
+                happens.cut_off(0, None);
+                at.kill();
+                Ok(None)
+            }
+            End::Fenced => {
+                happens.cut_off(0, Some(Duration::from_secs(40)));
+                Ok(None)
+            }
+            End::Joined => {
+                let seen = book.answered();
+                let (second, process) =
+                    happens.mount(1).await.map_err(|error| format!("a second mount: {error}"))?;
+                book.must_be_there(&seen);
+                let (book, looks) = (book.clone(), second.clone());
+                let checked = process.spawn(async move { book.check(&looks).await }).await;
+                checked.map_err(|error| format!("an observer ended: {error}"))??;
+                Ok(Some((second, process)))
+            }
+        }
+    };
+    let happened = tokio::spawn(happens);
+    for _ in 0..mishaps.random.below(5) {
+        if !happened.is_finished() || matches!(end, End::Goes | End::Joined) {
+            mishaps.next(cluster, &processes).await;
+        }
+    }
+    let second = happened.await.map_err(|error| error.to_string())??;
+    if matches!(end, End::Killed | End::Fenced) {
+        // Its session is ended for who comes now.
+        observe_alone(cluster, 50, &ledger).await?;
+    }
+    let mut failed = None;
+    while let Some(ended) = running.join_next().await {
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failed = Some(error),
+            Err(error) if error.is_cancelled() && matches!(end, End::Killed) => {}
+            Err(error) => return Err(format!("a program ended: {error}")),
+        }
+    }
+    match (end, failed) {
+        (End::Goes | End::Joined, Some(error)) => return Err(format!("a program failed: {error:?}")),
+        (End::Killed, _) => {}
+        // What is lost is never silent.
+        _ => {
+            let answered = ledger.answered();
+            let synced = process.spawn(async move { mounted.sync_all().await }).await;
+            match synced.map_err(|error| error.to_string())? {
+                Ok(()) => ledger.must_be_there(&answered),
+                Err(error) if !matches!(end, End::Fenced) => {
+                    return Err(format!("sync in the end: {error:?}"));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    drop(second);
+    all_back(cluster).await?;
+    observe_alone(cluster, 51, &ledger).await?;
+    all_gone(cluster).await?;
+    prove(cluster).await
+}
+
+async fn observe_alone(cluster: &Arc<Cluster>, who: Who, ledger: &Arc<alone::Ledger>) -> Result<(), String> {
+    let (observer, process) =
+        cluster.mount(who).await.map_err(|error| format!("mount in the end: {error}"))?;
+    let ledger = ledger.clone();
+    let checked = process.spawn(async move { ledger.check(&observer).await });
+    checked.await.map_err(|error| format!("an observer ended: {error}"))?
+}
+
+/// Which story is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Story {
+    Together,
+    Alone,
+}
+
 thread_local! {
     /// A panic of some task in this thread's world.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// One seed, in a thread that does nothing else: what was broken, if anything, and all that happened.
-fn live(seed: u64, without: Without, whole: bool) -> (Option<String>, Vec<String>) {
+fn live(seed: u64, story: Story, without: Without, whole: bool) -> (Option<String>, Vec<String>) {
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         PANIC.set(Some(panic.to_string()));
@@ -397,8 +534,12 @@ fn live(seed: u64, without: Without, whole: bool) -> (Option<String>, Vec<String
     }));
     world::enter(seed, Duration::from_secs(300));
     let (told, trace) = world::run(async move {
-        let cluster = Cluster::start(seed, without, shape(seed, without), whole).await;
-        let told = timeout(PATIENCE, story(&cluster, seed)).await;
+        let alone = story == Story::Alone;
+        let cluster = Cluster::start(seed, without, shape(seed, without), alone, whole).await;
+        let told = match story {
+            Story::Together => timeout(PATIENCE, story_together(&cluster, seed)).await,
+            Story::Alone => timeout(PATIENCE, story_alone(&cluster, seed)).await,
+        };
         (told, std::mem::take(&mut *cluster.trace.lock().unwrap()))
     });
     let told = told.unwrap_or_else(|_| Err("somebody waits for ever".into()));
@@ -429,10 +570,10 @@ const BROKEN: &str = "broken:\n";
 const TRACE: &str = "trace:\n";
 
 /// Starts the process of a seed. It shares nothing with others, not even a counter somewhere in a library.
-fn start(seed: u64, without: Without, whole: bool) -> Child {
+fn start(seed: u64, story: Story, without: Without, whole: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "one_seed", "--ignored", "--nocapture"]);
-    command.env(SEED, format!("{seed} {without:?} {whole}")).stdout(Stdio::piped());
+    command.env(SEED, format!("{seed} {story:?} {without:?} {whole}")).stdout(Stdio::piped());
     if std::env::var_os("RUST_LOG").is_none() {
         command.stderr(Stdio::null()); // what clients say that were cut off
     }
@@ -456,9 +597,11 @@ fn one_seed() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let wish: Vec<&str> = wish.split(' ').collect();
     let seed = wish[0].parse().unwrap();
-    let without = RULES.into_iter().find(|rule| format!("{rule:?}") == wish[1]).unwrap_or(Without::Nothing);
-    let whole = wish[2] == "true";
-    let lived = std::thread::spawn(move || live(seed, without, whole)).join();
+    let story = if wish[1] == "Alone" { Story::Alone } else { Story::Together };
+    let mut rules = RULES.into_iter().chain(RULES_ALONE);
+    let without = rules.find(|rule| format!("{rule:?}") == wish[2]).unwrap_or(Without::Nothing);
+    let whole = wish[3] == "true";
+    let lived = std::thread::spawn(move || live(seed, story, without, whole)).join();
     let (broken, trace) = lived.unwrap_or_else(|_| (Some("a panic".into()), Vec::new()));
     print!("{BROKEN}{}{TRACE}{}", broken.map(|b| b + "\n").unwrap_or_default(), trace.join("\n"));
     std::io::stdout().flush().unwrap();
@@ -466,9 +609,13 @@ fn one_seed() {
 }
 
 /// Runs seeds, as many at a time as there are CPUs.
-fn all(seeds: impl Iterator<Item = u64>, without: Without, whole: bool) -> impl Iterator<Item = (u64, Told)> {
+fn all(
+    seeds: impl Iterator<Item = u64>,
+    story: Story,
+    without: Without,
+) -> impl Iterator<Item = (u64, Told)> {
     let ahead = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut left = seeds.map(move |seed| (seed, start(seed, without, whole)));
+    let mut left = seeds.map(move |seed| (seed, start(seed, story, without, false)));
     let mut running: VecDeque<_> = left.by_ref().take(ahead).collect();
     std::iter::from_fn(move || {
         let (seed, child) = running.pop_front()?;
@@ -492,15 +639,13 @@ fn wanted_seeds() -> Option<Range<u64>> {
     var("ROPEWALK_SOAK").map(|_| 1..5001)
 }
 
-#[test]
-fn what_was_answered_holds() {
-    let seeds = wanted_seeds().unwrap_or(1..121);
-    for (seed, told) in all(seeds.clone(), Without::Nothing, false) {
-        let again = "cargo test -p ropewalk-cli --test simulation what_was_answered";
+fn hold(story: Story, seeds: Range<u64>, test: &str) {
+    for (seed, told) in all(seeds.clone(), story, Without::Nothing) {
         if let Some(broken) = told.broken {
-            let whole = ended(start(seed, Without::Nothing, true)).trace;
+            let whole = ended(start(seed, story, Without::Nothing, true)).trace;
             let last = whole[whole.len().saturating_sub(LAST)..].join("\n");
             let mishaps = told.trace.join("\n");
+            let again = format!("cargo test -p ropewalk-cli --test simulation {test}");
             panic!("seed {seed}: {broken}\n{mishaps}\nat last:\n{last}\nROPEWALK_TEST_SEED={seed} {again}");
         }
     }
@@ -508,10 +653,21 @@ fn what_was_answered_holds() {
 }
 
 #[test]
+fn what_was_answered_holds() {
+    hold(Story::Together, wanted_seeds().unwrap_or(1..121), "what_was_answered");
+}
+
+#[test]
+fn names_made_ahead_hold() {
+    hold(Story::Alone, wanted_seeds().unwrap_or(1..121), "names_made_ahead");
+}
+
+#[test]
 fn a_seed_repeats() {
     let seeds = wanted_seeds().unwrap_or(1..1000).take(10);
     for seed in seeds {
-        let (once, again) = (start(seed, Without::Nothing, true), start(seed, Without::Nothing, true));
+        let story = if seed.is_multiple_of(2) { Story::Together } else { Story::Alone };
+        let [once, again] = [0, 1].map(|_| start(seed, story, Without::Nothing, true));
         let (once, again) = (ended(once).trace, ended(again).trace);
         if let Some(at) = once.iter().zip(&again).position(|(one, other)| one != other) {
             let before = &once[at.saturating_sub(5)..at];
@@ -524,11 +680,12 @@ fn a_seed_repeats() {
 
 #[test]
 fn a_rule_taken_out_is_missed() {
-    for without in RULES {
+    let together = RULES.map(|rule| (Story::Together, rule));
+    for (story, without) in together.into_iter().chain(RULES_ALONE.map(|rule| (Story::Alone, rule))) {
         let first = if without == Without::Fence { FENCE_NEAR } else { 1 };
-        let mut all = all((first..BOUND).chain(1..first), without, false);
+        let mut all = all((first..BOUND).chain(1..first), story, without);
         let found = all.find_map(|(seed, told)| told.broken.map(|broken| (seed, broken)));
-        let (seed, broken) = found.unwrap_or_else(|| panic!("{without:?} is not missed"));
-        println!("{without:?}: seed {seed}: {}", broken.lines().next().unwrap_or_default());
+        let (seed, broken) = found.unwrap_or_else(|| panic!("{story:?}, {without:?} is not missed"));
+        println!("{story:?}, {without:?}: seed {seed}: {}", broken.lines().next().unwrap_or_default());
     }
 }

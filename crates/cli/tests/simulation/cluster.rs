@@ -27,7 +27,7 @@ use tokio::{
 use wire::{
     crc::unit_crcs,
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry, PoolPdisk},
-    mgr::{LogMark, MgrReply, MgrRequest, OpId, ProcessIdent},
+    mgr::{Change, LogMark, MgrReply, MgrRequest, OpId, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::DeleteStrips,
     token::{Need, Recall},
@@ -68,6 +68,14 @@ pub enum Without {
     LogDigest,
     /// A server says that a map is in force while older requests are still at its disk.
     Passes,
+    /// Others come while names that a client made are not told: it counts as asked.
+    Unheard,
+    /// Names made ahead are answered before they are carried out.
+    Early,
+    /// Of names made ahead those told last are carried out first.
+    Disorder,
+    /// Inode numbers are granted again.
+    Numbers,
 }
 
 /// A process that others may not reach: 0 to 98 are clients, 99 the manager where it deletes, 100 and more the nodes.
@@ -117,6 +125,10 @@ pub struct Cluster {
     wanted: Mutex<HashSet<(SessionId, InodeNo)>>,
     /// Inodes of which names were asked for.
     named: Mutex<HashSet<InodeNo>>,
+    /// Whether clients make names ahead of the manager.
+    ahead: bool,
+    /// The inode numbers that were granted first.
+    granted: Mutex<Option<MgrReply>>,
     /// All that happened, in order, or else the mishaps alone.
     pub trace: Mutex<Vec<String>>,
     whole: bool,
@@ -158,7 +170,7 @@ fn spec(shape: Shape, seed: u64) -> Spec {
 
 impl Cluster {
     /// All servers and the manager are there.
-    pub async fn start(seed: u64, without: Without, shape: Shape, whole: bool) -> Arc<Cluster> {
+    pub async fn start(seed: u64, without: Without, shape: Shape, ahead: bool, whole: bool) -> Arc<Cluster> {
         let kept = Kept::default();
         let first = first_state(&spec(shape, seed), [1, 2], &kept.snapshot().unwrap()).unwrap();
         kept.commit(&first).unwrap();
@@ -175,6 +187,8 @@ impl Cluster {
             cut: Mutex::default(),
             wanted: Mutex::default(),
             named: Mutex::default(),
+            ahead,
+            granted: Mutex::default(),
             trace: Mutex::default(),
             whole: whole || tracing::enabled!(tracing::Level::INFO),
         });
@@ -302,7 +316,12 @@ impl Cluster {
             process: ProcessIdent { pid: 1 + who, ..ProcessIdent::default() },
             admin_addr: String::new(),
             // Of a file's blocks little is known at a time, and that is forgotten at once.
-            tunables: Tunables { record_window: 2, record_runs_max: 1, ..Tunables::default() },
+            tunables: Tunables {
+                record_window: 2,
+                record_runs_max: 1,
+                names_ahead: self.ahead,
+                ..Tunables::default()
+            },
         };
         let process = Process::begin();
         let mounted = process.spawn(Client::mount_over(way.clone(), way, config)).await;
@@ -367,6 +386,10 @@ impl Cluster {
                 manager.handle(caller, request).await
             });
         }
+        // Few at a time, so that they are asked for often.
+        if let MgrRequest::Mutate { change: Change::Numbers { count }, .. } = &mut request {
+            *count = 8;
+        }
         if self.without == Without::ExactlyOnce {
             let renumber = |op: &mut OpId| op.seq = op.seq * 1000 + self.below(1000);
             match &mut request {
@@ -387,9 +410,21 @@ impl Cluster {
             tokens.iter().for_each(|token| _ = wanted.remove(&(session, token.ino)));
         }
         let at = manager.clone();
-        let handled = process.spawn(async move { at.handle(caller, request).await });
-        let mut reply = handled.await.map_err(|_| lost())?;
+        let mut reply = if let Some(early) = self.early(&mut request) {
+            process.spawn(async move {
+                sleep(Duration::from_secs(2)).await;
+                at.handle(caller, request).await
+            });
+            early
+        } else {
+            process.spawn(async move { at.handle(caller, request).await }).await.map_err(|_| lost())?
+        };
         self.note(|| format!("to {who}, {session}: {reply:?}"));
+        if let MgrReply::Numbers { .. } = &reply
+            && self.without == Without::Numbers
+        {
+            reply = self.granted.lock().unwrap().get_or_insert(reply).clone();
+        }
         if let MgrReply::Recalls(recalls) = &mut reply {
             self.recalled(&manager, caller, recalls).await;
         }
@@ -405,6 +440,19 @@ impl Cluster {
         }
     }
 
+    /// What is done to names made ahead where a rule about them is taken out; what is answered before they are carried out.
+    fn early(&self, request: &mut MgrRequest) -> Option<MgrReply> {
+        let MgrRequest::MutateMany { changes } = request else { return None };
+        if !changes.iter().any(|(_, change)| matches!(change, Change::CreateAs { .. })) {
+            return None;
+        }
+        if self.without == Without::Disorder {
+            changes.reverse();
+        }
+        let answered = || MgrReply::Many(changes.iter().map(|_| Ok(MgrReply::Done)).collect());
+        (self.without == Without::Early).then(answered)
+    }
+
     /// A client is asked for tokens.
     async fn recalled(&self, manager: &Manager, caller: Caller, recalls: &mut Vec<Recall>) {
         let named = |recall: &Recall| match recall {
@@ -418,6 +466,9 @@ impl Cluster {
             }
         }
         for recall in recalls.iter() {
+            if self.without == Without::Unheard && matches!(recall, Recall::Share) {
+                manager.handle(caller, MgrRequest::Claim { tokens: Vec::new(), last: true }).await;
+            }
             let Recall::Token(token) = recall else { continue };
             self.wanted.lock().unwrap().insert((caller.session, token.ino));
             if self.without == Without::Recall {
