@@ -1,9 +1,8 @@
 //! Operations as they end, each with who asked, for which file, what, how large and how long it took: counted in
 //! rows of one key, closed once a second by [`super::history`].
-//! A thread counts into its own shard: one lock that nobody else takes but the closing, no allocation. A shard holds
-//! 512 rows in sets of eight. A key that comes when its set is full takes the place of the lightest row (Space-Saving
-//! within the set); what that row had counted goes to `other`, by operation. So the sums are exact always, and a row
-//! says how much of its key `other` may hold at most.
+//! A thread counts into its own shard ([`table`]): one lock that nobody else takes but the closing, no allocation.
+
+mod table;
 
 use std::{
     cell::Cell,
@@ -23,17 +22,13 @@ use super::{
     cost,
     histogram::{BUCKETS, bucket_of, bucket_start},
 };
+use table::{Cells, Closed, SETS, Table, set_of};
 
 /// Buckets of latency that a second keeps: halves of powers of two nanoseconds.
 pub const LATENCY_BUCKETS: usize = BUCKETS / FINE;
 /// Buckets of a [`super::Histogram`] in one of those.
 pub(super) const FINE: usize = 16;
 
-const WAYS: usize = 8;
-const SETS: usize = 64;
-const ROWS: usize = WAYS * SETS;
-/// Operations of one kind of record, at most.
-const OPS: usize = 128;
 const SHARDS_MAX: usize = 16;
 /// One record in so many is timed.
 const TIMED_ONE_IN: u64 = 1024;
@@ -129,113 +124,6 @@ fn weight(ops: u64, bytes: u64) -> u64 {
     ops + bytes / BYTES_OF_WEIGHT
 }
 
-#[derive(Clone)]
-struct Cells {
-    ops: u64,
-    bytes: u64,
-    ns: u64,
-    latency: [u32; LATENCY_BUCKETS],
-}
-
-impl Cells {
-    const NONE: Cells = Cells { ops: 0, bytes: 0, ns: 0, latency: [0; LATENCY_BUCKETS] };
-
-    fn add(&mut self, bytes: u64, ns: u64) {
-        self.ops += 1;
-        self.bytes += bytes;
-        self.ns = self.ns.saturating_add(ns);
-        self.latency[latency_bucket(ns)] += 1;
-    }
-
-    fn merge(&mut self, other: &Cells) {
-        self.ops += other.ops;
-        self.bytes += other.bytes;
-        self.ns = self.ns.saturating_add(other.ns);
-        self.latency.iter_mut().zip(&other.latency).for_each(|(all, n)| *all = all.saturating_add(*n));
-    }
-
-    fn weight(&self) -> u64 {
-        weight(self.ops, self.bytes)
-    }
-
-    fn amount(&self) -> Amount {
-        let filled = self.latency.iter().enumerate().filter(|(_, n)| **n > 0);
-        let latency = filled.map(|(bucket, n)| (bucket as u8, u64::from(*n))).collect();
-        Amount { ops: self.ops, bytes: self.bytes, ns: self.ns, latency }
-    }
-}
-
-/// The rows of one shard.
-struct Table {
-    /// 0: free.
-    tags: Box<[u32; ROWS]>,
-    keys: Box<[Key]>,
-    cells: Box<[Cells]>,
-    /// What of a key had gone to `other` at most when its row began, as weight.
-    missed: Box<[u64; ROWS]>,
-    /// Of each set, what of a key without a row there may have gone to `other` at most.
-    floors: Box<[u64; SETS]>,
-    used: Vec<u16>,
-    other: Box<[Cells]>,
-    recorded: u64,
-    timed: Duration,
-}
-
-impl Table {
-    fn new() -> Table {
-        Table {
-            tags: Box::new([0; ROWS]),
-            keys: vec![Key::default(); ROWS].into(),
-            cells: vec![Cells::NONE; ROWS].into(),
-            missed: Box::new([0; ROWS]),
-            floors: Box::new([0; SETS]),
-            used: Vec::with_capacity(ROWS),
-            other: vec![Cells::NONE; OPS].into(),
-            recorded: 0,
-            timed: Duration::ZERO,
-        }
-    }
-
-    fn add(&mut self, key: &Key, hash: u64, bytes: u64, ns: u64) {
-        let tag = (hash >> 32) as u32 | 1;
-        let first = set_of(hash) * WAYS;
-        let set = first..first + WAYS;
-        let found = set.clone().find(|&at| self.tags[at] == tag && self.keys[at] == *key);
-        let at = found.unwrap_or_else(|| {
-            let free = set.clone().find(|&at| self.tags[at] == 0);
-            let at = free.unwrap_or_else(|| self.make_room(set));
-            if free.is_some() {
-                self.used.push(at as u16);
-            }
-            (self.tags[at], self.keys[at]) = (tag, *key);
-            at
-        });
-        self.cells[at].add(bytes, ns);
-    }
-
-    /// Sends the lightest row of a set to `other`.
-    fn make_room(&mut self, set: std::ops::Range<usize>) -> usize {
-        let first = set.start;
-        let weight = |at: &usize| self.cells[*at].weight() + self.missed[*at];
-        let at = set.min_by_key(weight).unwrap_or(first);
-        self.missed[at] += self.cells[at].weight();
-        self.floors[first / WAYS] = self.missed[at];
-        let op = usize::from(self.keys[at].op) % OPS;
-        self.other[op].merge(&self.cells[at]);
-        self.cells[at] = Cells::NONE;
-        at
-    }
-
-    fn clear(&mut self) {
-        for at in self.used.drain(..).map(usize::from) {
-            (self.tags[at], self.missed[at], self.cells[at]) = (0, 0, Cells::NONE);
-        }
-        self.other.iter_mut().filter(|cells| cells.ops > 0).for_each(|cells| *cells = Cells::NONE);
-        self.floors.fill(0);
-        (self.recorded, self.timed) = (0, Duration::ZERO);
-    }
-}
-
 /// What keys are hashed with, drawn anew by each process: nobody can choose files that share a set. Every operation is hashed, so it
 /// is a few multiplications, no more.
 struct Seed([u64; 4]);
@@ -259,10 +147,6 @@ impl Seed {
 fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
-}
-
-fn set_of(hash: u64) -> usize {
-    hash as usize % SETS
 }
 
 /// Alone on its cache lines.
@@ -381,15 +265,14 @@ impl Recorder {
         let mut spare = self.spare.lock();
         for shard in &self.shards {
             std::mem::swap(&mut *shard.0.lock(), &mut *spare);
-            for &at in &spare.used {
-                let at = usize::from(at);
-                let (cells, less) = rows.entry(spare.keys[at]).or_insert((Cells::NONE, 0));
-                cells.merge(&spare.cells[at]);
-                *less += spare.floors[at / WAYS] - spare.missed[at];
-            }
-            floors.iter_mut().zip(&*spare.floors).for_each(|(all, floor)| *all += floor);
-            for (op, cells) in spare.other.iter().enumerate().filter(|(_, cells)| cells.ops > 0) {
-                other.entry(op as u8).or_insert(Cells::NONE).merge(cells);
+            spare.each(|Closed { key, cells, less }| {
+                let row = rows.entry(*key).or_insert((Cells::NONE, 0));
+                row.0.merge(cells);
+                row.1 += less;
+            });
+            floors.iter_mut().zip(spare.floors()).for_each(|(all, floor)| *all += floor);
+            for (op, cells) in spare.other() {
+                other.entry(op).or_insert(Cells::NONE).merge(cells);
             }
             took += spare.timed * TIMED_ONE_IN as u32;
             spare.clear();
@@ -418,8 +301,7 @@ impl Recorder {
 
     /// Bytes of its tables.
     pub(super) fn memory(&self) -> usize {
-        let row = size_of::<Cells>() + size_of::<Key>() + size_of::<(u32, u64, u16)>();
-        (self.shards.len() + 1) * (ROWS * row + OPS * size_of::<Cells>())
+        (self.shards.len() + 1) * Table::MEMORY
     }
 
     /// What it counts.
@@ -487,6 +369,27 @@ mod tests {
         assert!(counted <= 5000 && counted + missed >= 5000, "{counted} and at most {missed}");
         assert!(counted > 4000, "{counted}");
         assert_eq!(total(&recorder.close(100).0), (0, 0));
+    }
+
+    #[test]
+    fn the_latencies_of_all_are_those_that_were_given() {
+        let recorder = own();
+        let mut given = BTreeMap::new();
+        // Rows of one operation, of two, of many; some with their first again after they had to go.
+        for n in 0..6000u64 {
+            let inode = [n, n / 2, n % 3][(n % 3) as usize];
+            let latency = Duration::from_nanos(n * n % 5_000_011);
+            *given.entry(latency_bucket(latency.as_nanos() as u64) as u8).or_insert(0) += 1;
+            recorder.record(&Key { inode, ..Key::default() }, 1, latency);
+        }
+        for again in [false, true] {
+            let (operations, totals, _) = recorder.close(200);
+            let mut all = Amount::default();
+            operations.rows.iter().for_each(|row| all.merge(&row.amount));
+            operations.other.iter().for_each(|(_, amount)| all.merge(amount));
+            assert_eq!(all, totals.get(&0).cloned().unwrap_or_default());
+            assert_eq!(all.latency, if again { Vec::new() } else { given.clone().into_iter().collect() });
+        }
     }
 
     #[test]
