@@ -9,6 +9,7 @@
 
 mod cells;
 mod cost;
+mod counted;
 mod histogram;
 mod history;
 mod operations;
@@ -20,16 +21,14 @@ use std::sync::LazyLock;
 
 pub use cells::{Counter, Gauge, Utilisation};
 pub use cost::{spend, thread_cpu};
-pub use histogram::{HistSnapshot, Histogram};
+pub use counted::{Amount, Key, offset_octave, size_octave};
+pub use histogram::{HistSnapshot, Histogram, LATENCY_BUCKETS, latency_bucket, latency_start};
 pub use history::{
     Brought, Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, UTILISATION_BUCKETS, bring_up_to_date,
     first as first_second, keep, kept, memory_max as history_memory_max, now, seconds, set_history_bytes,
     utilisation_bucket,
 };
-pub use operations::{
-    Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,
-    names_of, offset_octave, recorder, set_recording, size_octave,
-};
+pub use operations::{Names, Operations, Recorder, Row, Set, names_of, recorder, set_recording};
 pub use prometheus::Form;
 pub use registry::{
     FamilySnapshot, HISTOGRAM_SERIES_PER_FAMILY_MAX, HISTOGRAMS_MAX, HistSummary, Kind, OTHER, Registry,

@@ -12,15 +12,11 @@ use std::{
     io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
     thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use common::Cluster;
+use common::{Cluster, until};
 use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -159,12 +155,10 @@ fn a_mount_that_was_stopped_goes_on_or_says_that_it_lost_its_session() {
 const HANGING: [&str; 10] =
     ["--nodes", "3", "--pdisks", "2", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
 
-/// Writes and syncs a file again and again, each time with another content, until that fails.
-fn write_on(path: PathBuf, done: &AtomicU64) {
+/// Writes and syncs more and more of a file, until that fails.
+fn write_on(path: PathBuf) {
     let Ok(mut file) = fs::File::create(path) else { return };
-    while file.write_all(&pattern(1, 100_000)).and_then(|()| file.sync_all()).is_ok() {
-        done.fetch_add(1, SeqCst);
-    }
+    while file.write_all(&pattern(1, 100_000)).and_then(|()| file.sync_all()).is_ok() {}
 }
 
 /// Server n3 from now on has a pdisk that hangs at some write for `time`; a mount writes until it does, and is killed then.
@@ -179,26 +173,21 @@ fn hang_and_kill(mounts: &Mounts, time: &str) {
     cluster.start_server_with("n3", &[("ROPEWALK_PDISK_FAULT", &fault)]);
     cluster.wait_all_ok(PATIENCE);
     fs::write(now, "").unwrap();
-    let done: Arc<AtomicU64> = Arc::default();
-    let (path, counted) = (mounts.at(1, "of-the-dead"), done.clone());
-    let writer = std::thread::spawn(move || write_on(path, &counted));
-    let mut last = (0, Instant::now());
-    while last.1.elapsed() < Duration::from_millis(1500) {
-        assert!(last.0 < 20_000 && !writer.is_finished(), "it does not hang\n{}", cluster.logs());
-        let now = done.load(SeqCst);
-        if now != last.0 {
-            last = (now, Instant::now());
-        }
-        sleep(Duration::from_millis(20));
-    }
+    let path = mounts.at(1, "of-the-dead");
+    let writer = std::thread::spawn(move || write_on(path));
+    let log = cluster.dir().join("log/n3.log");
+    until("its disk hangs", || {
+        assert!(!writer.is_finished(), "it does not hang\n{}", cluster.logs());
+        fs::read_to_string(&log).unwrap().contains("the fault plan holds up a request")
+    });
     kill_process(mounts.process(1), Signal::KILL).unwrap();
     // Of the same mount that lives, beside it: to the other disks, and what the dead one held.
     store(&mounts.at(0, "beside"), 5);
     store(&mounts.at(0, "of-the-dead"), 6);
     let _ = rustix::mount::unmount(&mounts.all[1], rustix::mount::UnmountFlags::DETACH);
     writer.join().unwrap();
+    until("the disk that hangs is missing", || states(cluster, |p| p == "n3p1") == ["missing"]);
     assert_eq!(states(cluster, |p| p != "n3p1"), ["ok"; 5], "nobody else is held up");
-    assert_eq!(states(cluster, |p| p == "n3p1"), ["missing"]);
 }
 
 fn states(cluster: &Cluster, which: impl Fn(&str) -> bool) -> Vec<String> {

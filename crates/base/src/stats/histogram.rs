@@ -13,14 +13,17 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::operations::{Amount, FINE, LATENCY_BUCKETS};
-
 /// log2 of the buckets in each power of two.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
 /// Values from 2^RANGE_BITS nanoseconds share the last bucket.
 const RANGE_BITS: u32 = 40;
 pub(super) const BUCKETS: usize = (RANGE_BITS - SUB_BITS + 1) as usize * SUB;
+
+/// Buckets of latency that a second keeps: halves of powers of two nanoseconds.
+pub const LATENCY_BUCKETS: usize = BUCKETS / FINE;
+/// Buckets of a [`super::Histogram`] in one of those.
+pub(super) const FINE: usize = 16;
 
 /// The bucket of a value.
 pub(super) fn bucket_of(ns: u64) -> usize {
@@ -39,6 +42,16 @@ pub(super) fn bucket_start(index: usize) -> u64 {
     }
     let shift = index / SUB - 1;
     ((SUB + index % SUB) as u64) << shift
+}
+
+/// The bucket of a latency.
+pub fn latency_bucket(ns: u64) -> usize {
+    bucket_of(ns) / FINE
+}
+
+/// Where a bucket of latency begins, nanoseconds; that of [`LATENCY_BUCKETS`] is the end of the last.
+pub fn latency_start(bucket: usize) -> u64 {
+    bucket_start(bucket.min(LATENCY_BUCKETS) * FINE)
 }
 
 #[derive(Debug)]
@@ -116,16 +129,16 @@ impl Histogram {
         all
     }
 
-    /// Adds events that were counted elsewhere, in the finest bucket that is known of each.
-    pub(super) fn absorb(&self, amount: &Amount) {
+    /// Adds events that were counted elsewhere, in the finest bucket that is known of each, and their latencies together.
+    pub(super) fn absorb(&self, latency: &[(u8, u64)], ns: u64) {
         let cells = &*self.0;
-        for &(bucket, n) in &amount.latency {
+        for &(bucket, n) in latency {
             let index = (usize::from(bucket) * FINE).min(BUCKETS - FINE);
             cells.buckets[index + FINE / 2].fetch_add(n, Relaxed);
             cells.min_ns.fetch_min(bucket_start(index), Relaxed);
             cells.max_ns.fetch_max(bucket_start(index + FINE) - 1, Relaxed);
         }
-        cells.sum_ns.fetch_add(amount.ns, Relaxed);
+        cells.sum_ns.fetch_add(ns, Relaxed);
     }
 }
 

@@ -13,8 +13,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Gauge, cost, gauge,
-    operations::{self, Amount, LATENCY_BUCKETS, Operations, Recorder},
+    Gauge, cost,
+    counted::Amount,
+    gauge,
+    histogram::LATENCY_BUCKETS,
+    operations::{self, Operations, Recorder},
     registry,
     table::{self, Measure},
 };
@@ -227,7 +230,7 @@ fn roll_up(recorder: &Recorder, totals: impl Iterator<Item = (u8, Amount)>) {
     for (op, amount) in totals {
         let labels = [("op", recorder.op_name(op))];
         if let Some(family) = table::family_of(recorder.set(), Measure::Operations) {
-            super::histogram(family, &labels).absorb(&amount);
+            super::histogram(family, &labels).absorb(&amount.latency, amount.ns);
         }
         if let Some(family) = table::family_of(recorder.set(), Measure::Bytes) {
             super::counter(family, &labels).add(amount.bytes);
@@ -281,7 +284,7 @@ impl Last {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Form, Registry, operations::latency_bucket};
+    use crate::stats::{Form, Registry, latency_bucket};
 
     #[test]
     fn a_series_gains_what_was_counted_since() {
@@ -364,7 +367,7 @@ mod tests {
     #[test]
     fn a_second_survives_its_encoding() {
         let amount = Amount { ops: 3, bytes: 12288, ns: 77, latency: vec![(9, 3)] };
-        let key = operations::Key { session: 5, inode: 7, op: 15, size: 13, ..Default::default() };
+        let key = crate::stats::Key { session: 5, inode: 7, op: 15, size: 13, ..Default::default() };
         let row = operations::Row { key, amount: amount.clone(), missed: 1 };
         let of =
             Operations { set: operations::Set::File, rows: vec![row], other: vec![(16, amount.clone())] };

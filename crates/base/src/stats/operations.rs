@@ -20,30 +20,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     cost,
-    histogram::{BUCKETS, bucket_of, bucket_start},
+    counted::{Amount, Key, size_octave},
 };
 use table::{Cells, Closed, SETS, Table, set_of};
-
-/// Buckets of latency that a second keeps: halves of powers of two nanoseconds.
-pub const LATENCY_BUCKETS: usize = BUCKETS / FINE;
-/// Buckets of a [`super::Histogram`] in one of those.
-pub(super) const FINE: usize = 16;
 
 const SHARDS_MAX: usize = 16;
 /// One record in so many is timed.
 const TIMED_ONE_IN: u64 = 1024;
-/// Bytes that weigh as much as one operation.
-const BYTES_OF_WEIGHT: u64 = 128 << 10;
-
-/// The bucket of a latency.
-pub fn latency_bucket(ns: u64) -> usize {
-    bucket_of(ns) / FINE
-}
-
-/// Where a bucket of latency begins, nanoseconds; that of [`LATENCY_BUCKETS`] is the end of the last.
-pub fn latency_start(bucket: usize) -> u64 {
-    bucket_start(bucket.min(LATENCY_BUCKETS) * FINE)
-}
 
 /// What kind of operation is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -54,74 +37,6 @@ pub enum Set {
     Strip,
     /// Requests to the manager.
     Manager,
-}
-
-/// What is known of an operation. Fields that do not apply are 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub struct Key {
-    /// The session that asked.
-    pub session: u64,
-    /// The file.
-    pub inode: u64,
-    /// Its file system.
-    pub fs: u32,
-    /// The user that asked.
-    pub user: u32,
-    /// Where: of strips the pdisk, of files what [`offset_octave`] makes of the offset.
-    pub place: u32,
-    /// What: a number of the set, below 128.
-    pub op: u8,
-    /// A number of the set.
-    pub class: u8,
-    /// log2 of its bytes, plus one; 0 without bytes.
-    pub size: u8,
-}
-
-/// The size octave of so many bytes, as in [`Key::size`].
-pub fn size_octave(bytes: u64) -> u8 {
-    (u64::BITS - bytes.leading_zeros()) as u8
-}
-
-/// The octave of an offset, as in [`Key::place`]: 0 stands for none, so that the beginning of a file is 1.
-pub fn offset_octave(offset: Option<u64>) -> u32 {
-    offset.map_or(0, |offset| u32::from(size_octave(offset)) + 1)
-}
-
-/// What was counted of one key.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Amount {
-    /// Operations.
-    pub ops: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Their latencies together, nanoseconds.
-    pub ns: u64,
-    /// (bucket, operations) by rising bucket, only buckets with operations.
-    pub latency: Vec<(u8, u64)>,
-}
-
-impl Amount {
-    /// Adds what was counted elsewhere of the same.
-    pub fn merge(&mut self, other: &Amount) {
-        self.ops += other.ops;
-        self.bytes += other.bytes;
-        self.ns = self.ns.saturating_add(other.ns);
-        for (bucket, n) in &other.latency {
-            match self.latency.binary_search_by_key(bucket, |l| l.0) {
-                Ok(at) => self.latency[at].1 += n,
-                Err(at) => self.latency.insert(at, (*bucket, *n)),
-            }
-        }
-    }
-
-    /// What decides who is kept apart: operations, and 128 KiB each.
-    pub fn weight(&self) -> u64 {
-        weight(self.ops, self.bytes)
-    }
-}
-
-fn weight(ops: u64, bytes: u64) -> u64 {
-    ops + bytes / BYTES_OF_WEIGHT
 }
 
 /// What keys are hashed with, drawn anew by each process: nobody can choose files that share a set. Every operation is hashed, so it
@@ -318,6 +233,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{LATENCY_BUCKETS, latency_bucket, latency_start, offset_octave};
 
     fn own() -> Recorder {
         Recorder::new(Set::File, Names { op: |_| "op", class: |_| "class" })

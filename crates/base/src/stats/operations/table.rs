@@ -8,7 +8,10 @@
 
 use std::time::Duration;
 
-use super::{Amount, Key, LATENCY_BUCKETS, latency_bucket, weight};
+use crate::stats::{
+    counted::{Amount, Key, weight},
+    histogram::{LATENCY_BUCKETS, latency_bucket},
+};
 
 const WAYS: usize = 8;
 pub(super) const SETS: usize = 64;

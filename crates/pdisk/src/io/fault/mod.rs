@@ -34,6 +34,8 @@ use super::{
 };
 use crate::random::Random;
 
+/// Who is held up for so long is told of, so that whoever waits for it sees that it began.
+const LONG: Duration = Duration::from_secs(1);
 /// Threads that do what the engine below does not.
 const THREADS: usize = 4;
 
@@ -156,6 +158,10 @@ impl Layer {
         };
         let verdict = shared.rules.lock().judge(on, &job.request.file.path);
         let spoiled = verdict.error.is_some() || verdict.torn.is_some() || verdict.delay > Duration::ZERO;
+        if verdict.delay >= LONG {
+            let file = job.request.file.path.display();
+            tracing::warn!(%file, delay = ?verdict.delay, "the fault plan holds up a request");
+        }
         let trace_id = shared.trace.as_ref().and_then(|t| t.submitted(&job.request));
         let ours =
             spoiled || shared.held.is_some() || trace_id.is_some() || shared.noflush && on == On::Flush;
