@@ -8,23 +8,12 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, OpenFlags, SetAttrs};
+use client::{Client, Errno, SetAttrs};
 use tokio::sync::RwLock;
 use wire::mgr::FileKind;
 
+use super::programs::RW;
 use crate::common::Random;
-
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    direct: false,
-    sync: false,
-    dsync: false,
-    truncate: false,
-    drop_privileges: false,
-    caller_appends: false,
-};
 
 /// What a path leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -35,7 +35,7 @@ const RECORD: usize = 16;
 const BLOCKS: u64 = 3;
 const BLOCK: u64 = 256 << 10;
 const AT: u64 = 4096;
-const RW: OpenFlags = OpenFlags {
+pub const RW: OpenFlags = OpenFlags {
     read: true,
     write: true,
     append: false,

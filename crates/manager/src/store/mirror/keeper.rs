@@ -106,9 +106,12 @@ impl Keeper {
                 state.at = At::Filled { table, of: (journal, last) };
                 Ok(Answer::Done)
             }
-            Ask::Records { life, records } => {
+            Ask::Records { life, last, records } => {
                 of_life(life)?;
-                let At::Filled { table, .. } = &state.at else { return Err("no copy is being made".into()) };
+                let At::Filled { table, of } = &state.at else { return Err("no copy is being made".into()) };
+                if of.1 != last {
+                    return Err(format!("a copy after commit {} is being made, not after {last}", of.1));
+                }
                 let changes = records.into_iter().map(|(key, value)| (key, Some(value))).collect();
                 table.commit(&changes).map_err(text)?;
                 Ok(Answer::Done)
@@ -128,9 +131,13 @@ impl Keeper {
                     }
                 }
             }
-            Ask::Part { life, changes } => {
+            Ask::Part { life, number, changes } => {
                 of_life(life)?;
-                state.parts.extend(changes);
+                let At::Open { copy, .. } = &state.at else { return Err("no copy is open".into()) };
+                // Of one that is done it was said twice, and this came late.
+                if copy.position().1 + 1 == number {
+                    state.parts.extend(changes);
+                }
                 Ok(Answer::Done)
             }
             Ask::Commit { life, number, mut changes } => {

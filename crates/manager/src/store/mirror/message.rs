@@ -17,12 +17,12 @@ pub(super) enum Ask {
     Look { life: u64 },
     /// A new copy: of the state after a commit of a journal.
     Make { life: u64, journal: u64, last: u64 },
-    /// What is in it, by rising key.
-    Records { life: u64, records: Vec<(Vec<u8>, Vec<u8>)> },
+    /// What is in it, by rising key; of the state after which commit, as one that comes late must not get into another copy.
+    Records { life: u64, last: u64, records: Vec<(Vec<u8>, Vec<u8>)> },
     /// That was all.
     Made { life: u64 },
-    /// A part of the commit that follows.
-    Part { life: u64, changes: Changes },
+    /// A part of the commit of this number, which follows.
+    Part { life: u64, number: u64, changes: Changes },
     /// A commit, with the parts before. Saying it again is harmless.
     Commit { life: u64, number: u64, changes: Changes },
     /// The copy has all that was acknowledged; it is called so.

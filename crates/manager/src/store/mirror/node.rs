@@ -208,9 +208,9 @@ impl Place for Node {
             if from.ended() {
                 return Ok(None);
             }
-            let Some((last, _)) = records.last() else { break };
-            start = [last.as_slice(), &[0]].concat();
-            of.order(&Ask::Records { life, records })?;
+            let Some((key, _)) = records.last() else { break };
+            start = [key.as_slice(), &[0]].concat();
+            of.order(&Ask::Records { life, last, records })?;
         }
         of.order(&Ask::Made { life })?;
         let id = random().map_err(|error| refused(&of.witness, &error))?;
@@ -286,7 +286,7 @@ impl AtNode {
     fn commit_settled(&self, parts: &[Changes], number: u64) -> Result<(), String> {
         let (life, until) = (self.of.life, Instant::now() + DEADLINE);
         let Some((last, before)) = parts.split_last() else { return Ok(()) };
-        let said = before.iter().map(|part| Ask::Part { life, changes: part.clone() });
+        let said = before.iter().map(|part| Ask::Part { life, number, changes: part.clone() });
         let asks: Vec<Ask> = said.chain([Ask::Commit { life, number, changes: last.clone() }]).collect();
         loop {
             let left = until.saturating_duration_since(Instant::now());

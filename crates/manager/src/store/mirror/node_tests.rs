@@ -1,15 +1,14 @@
 //! A copy that another machine keeps, three servers and a manager in one process: machines are cut off, stopped and started, and what
 //! was acknowledged is in whatever may be promoted.
 
-use std::{collections::BTreeMap, fs, ops::ControlFlow};
+use std::fs;
 
 use super::{
     super::{Read, RedbStore},
     node::LEASE,
+    tests::{Map, all, commit, put},
     *,
 };
-
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All machines but the manager's.
 struct Others {
@@ -91,31 +90,6 @@ impl Cluster {
             .map_err(|error| error.to_string())?;
         Ok(all(&JournaledStore::open(&dir.join("store.redb"), 1 << 20).unwrap()))
     }
-}
-
-fn put(n: u32) -> Changes {
-    [
-        (n.to_be_bytes().to_vec(), Some(vec![n as u8; n as usize % 900])),
-        ((n / 2).to_be_bytes().to_vec(), None),
-    ]
-    .into()
-}
-
-fn commit(store: &dyn Store, model: &mut Map, numbers: std::ops::Range<u32>) {
-    for n in numbers {
-        store.commit(&put(n)).unwrap();
-        super::super::memory::apply(model, put(n));
-    }
-}
-
-fn all(store: &dyn Store) -> Map {
-    let mut map = Map::new();
-    let read = store.snapshot().unwrap().scan(&[], &[u8::MAX; 16], &mut |key, value| {
-        map.insert(key.to_vec(), value.to_vec());
-        ControlFlow::Continue(())
-    });
-    read.unwrap();
-    map
 }
 
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
@@ -248,7 +222,7 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
     for stray in [
         Ask::Commit { life: 0, number: 6, changes: put(6) },
         Ask::Commit { life: 7, number: 6, changes: put(6) },
-        Ask::Records { life: 7, records: Vec::new() },
+        Ask::Records { life: 7, last: 0, records: Vec::new() },
         Ask::Made { life: 7 },
         Ask::Count { life: 7, id: 9 },
         Ask::Beat { life: 7 },
@@ -259,7 +233,7 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
     }
     let samples: Vec<Vec<u8>> = [
         Ask::Commit { life: 7, number: 6, changes: put(6) },
-        Ask::Records { life: 7, records: vec![(vec![1], vec![2])] },
+        Ask::Records { life: 7, last: 0, records: vec![(vec![1], vec![2])] },
     ]
     .iter()
     .map(wire::frame::encode)
@@ -277,4 +251,34 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
     drop(first);
     let error = cluster.promote().map(|promoted| assert!(promoted == model));
     assert!(error.is_ok(), "{error:?}");
+}
+
+/// A call may be carried out twice, and once of it late: after others that changed the same.
+#[test]
+fn what_comes_twice_and_late_gets_into_no_other_commit_and_into_no_other_copy() {
+    use super::message::{Answer, Ask};
+    let room = tempfile::tempdir().unwrap();
+    let keeper = Keeper::new(room.path());
+    let ask =
+        |ask: Ask| -> Answer { wire::frame::decode(&keeper.answer(&wire::frame::encode(&ask))).unwrap() };
+    let life = 1;
+    let value = |value: u8| Changes::from([(vec![9], Some(vec![value]))]);
+    let part = || Ask::Part { life, number: 5, changes: value(1) };
+    assert_eq!(ask(Ask::Make { life, journal: 3, last: 4 }), Answer::Done);
+    let stale = ask(Ask::Records { life, last: 2, records: vec![(vec![8], vec![0])] });
+    assert!(matches!(stale, Answer::Refused { .. }), "{stale:?}");
+    let asks = [
+        Ask::Records { life, last: 4, records: vec![(vec![7], vec![0])] },
+        Ask::Made { life },
+        part(),
+        part(),
+        Ask::Commit { life, number: 5, changes: Changes::new() },
+        Ask::Commit { life, number: 6, changes: value(2) },
+        part(),
+        Ask::Commit { life, number: 7, changes: Changes::from([(vec![6], Some(vec![0]))]) },
+    ];
+    asks.into_iter().for_each(|one| assert_eq!(ask(one), Answer::Done));
+    drop(keeper);
+    let copy = all(&JournaledStore::open(&room.path().join("store.redb"), 1 << 20).unwrap());
+    assert_eq!(copy, Map::from([(vec![6], vec![0]), (vec![7], vec![0]), (vec![9], vec![2])]));
 }

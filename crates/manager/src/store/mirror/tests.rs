@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, ops::ControlFlow};
 
 use super::{super::RedbStore, witness::Said, *};
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 struct Machine {
     _dir: tempfile::TempDir,
@@ -35,7 +35,7 @@ impl Machine {
     }
 }
 
-fn put(n: u32) -> Changes {
+pub(super) fn put(n: u32) -> Changes {
     [
         (n.to_be_bytes().to_vec(), Some(vec![n as u8; n as usize % 900])),
         ((n / 2).to_be_bytes().to_vec(), None),
@@ -43,16 +43,16 @@ fn put(n: u32) -> Changes {
     .into()
 }
 
-fn commit(store: &dyn Store, model: &mut Map, numbers: std::ops::Range<u32>) {
+pub(super) fn commit(store: &dyn Store, model: &mut Map, numbers: std::ops::Range<u32>) {
     for n in numbers {
         store.commit(&put(n)).unwrap();
         super::super::memory::apply(model, put(n));
     }
 }
 
-fn all(store: &dyn Store) -> Map {
+pub(super) fn all(store: &dyn Store) -> Map {
     let mut map = Map::new();
-    let read = store.snapshot().unwrap().scan(&[], &[u8::MAX], &mut |key, value| {
+    let read = store.snapshot().unwrap().scan(&[], &[u8::MAX; 16], &mut |key, value| {
         map.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     });
