@@ -464,18 +464,16 @@ fn the_same_elsewhere(cluster: &Cluster) {
         assert!(half > Some(0.0) && half <= most && most <= Some(100.0) && row["p50_us"].is_null(), "{row}");
         assert!(row["total"].as_f64() <= Some(1.0), "{row}");
     }
-    let resident = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = resident.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let resident = line.split_whitespace().next().unwrap().parse::<f64>().unwrap() * 1024.0;
-    let ours = cluster.json(&[
-        "analytics",
-        "query",
-        "process.memory_bytes[process=n1][what=resident]",
-        "--from",
-        "-3s",
-    ]);
-    let ours = ours["rows"][0]["total"].as_f64().unwrap();
-    assert!((ours / resident - 1.0).abs() < 0.2, "{ours} of memory, /proc says {resident}");
+    until("its memory is what /proc says", || {
+        let resident = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = resident.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let resident = line.split_whitespace().next().unwrap().parse::<f64>().unwrap() * 1024.0;
+        let asked =
+            ["analytics", "query", "process.memory_bytes[process=n1][what=resident]", "--from", "-3s"];
+        let ours = cluster.json(&asked)["rows"][0]["total"].as_f64();
+        println!("{ours:?} of memory, /proc says {resident}");
+        ours.is_some_and(|ours| (ours / resident - 1.0).abs() < 0.2)
+    });
 }
 
 /// 20 writes of 1 MiB, and fsync after each second one; what fio says of it.
@@ -507,11 +505,9 @@ fn agrees_with_fio(cluster: &Cluster, told: &Value) {
     for (percentile, name) in [("50.000000", "p50_us"), ("99.000000", "p99_us")] {
         let fio = told["sync"]["lat_ns"]["percentile"][percentile].as_f64().unwrap() / 1e3;
         let ours = found["rows"][0][name].as_f64().unwrap();
-        // The end of a bucket, each at most half as long again as the one before.
-        assert!(
-            ours / 1.5 / 1.05 <= fio && fio <= ours * 1.5,
-            "{name}: fio says {fio} us, ours is below {ours} us"
-        );
+        // The end of a bucket, each at most half as long again as the one before. A sync of ours is a part of fio's, which also
+        // waits for a CPU: so no longer than fio saw.
+        assert!(ours <= fio * 1.5, "{name}: fio says {fio} us, ours is below {ours} us");
     }
 }
 

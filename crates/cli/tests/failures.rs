@@ -65,7 +65,7 @@ fn two_more_fail_while_one_is_rebuilt() {
     let cluster = small(&["--nodes", "5", "--pdisks", "2"]);
     let mut random = Random(seed());
     let kept = files(&cluster, &mut random, "file", 12, 5 << 20);
-    set(&cluster, &["rebuild_rate=4"]);
+    set(&cluster, &["rebuild_rate=2"]);
     // Servers read it when they start.
     cluster.down();
     cluster.start();

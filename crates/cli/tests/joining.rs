@@ -115,7 +115,7 @@ fn machines_join_with_tokens_and_serve_together() {
     // An administrator's machine may; and it may mount.
     let desk = &Machine::at(&bed, base.path().join("desk"), 5);
     desk.ok(&["join", &first.token(&["--role", "admin"]), "--name", "desk"]);
-    desk.ok(&["config", "set", "operationDeadline=5s"]);
+    desk.ok(&["config", "set", "operationDeadline=50s"]);
 
     // All machines off, and on again in another order.
     common::ok(&["umount", mnt.to_str().unwrap()]);

@@ -59,6 +59,11 @@ impl Program {
     /// Tells it to wait, and sees that it does.
     fn waits(&mut self, command: &str) {
         self.tell(command);
+        let calls = [libc::SYS_fcntl, libc::SYS_flock];
+        until("it is in the system call", || {
+            let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid())).unwrap();
+            calls.iter().any(|number| call.starts_with(&format!("{number} ")))
+        });
         let early = self.said.recv_timeout(Duration::from_millis(300));
         assert!(early.is_err(), "{command}: {early:?}");
     }
@@ -232,7 +237,7 @@ fn deaths(a: &mut Program, there: &Path) {
     waiter.signal(Signal::KILL);
     let dead = Instant::now();
     waiter.child.wait().unwrap();
-    assert!(dead.elapsed() < Duration::from_secs(5), "who waits for a lock can be killed");
+    assert!(dead.elapsed() < SOON, "who waits for a lock can be killed");
     holder.signal(Signal::KILL);
     assert_eq!(a.hear(), "ok");
     until("the flock of a killed program is free", || a.ask("flock f exclusive") == "ok");

@@ -70,7 +70,7 @@ fn a_full_page_pool_whose_servers_hang_answers_everybody_and_goes_on() {
     let dir = mounts.cluster.dir();
     let dir = dir.to_str().unwrap();
     // The deadline is that of mounts made from now on.
-    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=4s"]);
+    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=10s"]);
     ok(&["umount", mounts.all[0].to_str().unwrap()]);
     mounts.add();
     let at = |name: &str| mounts.at(1, name);

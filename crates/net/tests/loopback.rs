@@ -236,7 +236,15 @@ async fn a_call_that_is_given_up_is_cancelled_at_the_peer_and_its_room_comes_bac
     assert!(server.serving().is_empty());
     // A dropped future is the same.
     let mut waiting = Box::pin(peer.call(stuck(60_000)));
-    let _ = timeout(Duration::from_millis(50), &mut waiting).await;
+    let reached = async {
+        while server.serving().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        _ = &mut waiting => panic!("it never ends"),
+        reached = timeout(SOON, reached) => reached.expect("it is at the server"),
+    }
     let waiters = client.waiters();
     assert_eq!(waiters.iter().map(|w| (w.op, w.state)).collect::<Vec<_>>(), [(NEVER, CallState::Reply)]);
     assert_eq!(server.serving().len(), 1);
@@ -297,7 +305,8 @@ async fn patience_is_for_a_missing_connection_and_not_for_missing_room() {
     );
     let client = Endpoint::start(config(2)).unwrap();
     let peer = client.peer(&[addr]);
-    // The last of them waits ten times as long as its patience for room on the one connection.
+    peer.call(call(ECHO, b"")).await.unwrap();
+    // The last of them waits ten times as long as its patience for room on the one connection, which is made.
     let calls: Vec<_> = (0..5)
         .map(|_| {
             let (peer, patience) = (peer.clone(), Some(Duration::from_millis(60)));

@@ -158,12 +158,21 @@ impl Cluster {
         self.root.path().join("mnt")
     }
 
-    /// A command with `--dir` of this cluster and `--json`, parsed.
+    /// A command with `--dir` of this cluster and `--json`, parsed. Commands wait a second for a connection: on a machine that
+    /// stands still for so long, it is given once more.
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
-        let dir = self.dir();
+        let (dir, end) = (self.dir(), Instant::now() + Duration::from_secs(30));
         let args: Vec<&str> =
             words.iter().copied().chain(["--dir", dir.to_str().unwrap(), "--json"]).collect();
-        serde_json::from_str(&ok(&args)).expect("JSON")
+        loop {
+            let output = ropewalk(&args);
+            let said = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).expect("JSON");
+            }
+            let unheard = said.contains("is the cluster up?") && Instant::now() < end;
+            assert!(unheard, "ropewalk {args:?}: {}\n{said}", output.status);
+        }
     }
 
     /// The processes that live, by name.

@@ -33,7 +33,9 @@ async fn every_role_asks_everything_and_gets_what_the_table_says() {
         for request in &all {
             let before = map.borrow().epoch;
             let body = wire::frame::encode(request);
-            let call = net::Call::new(net::Service::Manager, 1, body, std::time::Instant::now() + WAIT);
+            // What is refused never waits.
+            let wait = if request.is_for(role) { WAIT } else { 60 * WAIT };
+            let call = net::Call::new(net::Service::Manager, 1, body, std::time::Instant::now() + wait);
             let told = match from.peer(at.local_addrs()).call(call).await {
                 Ok(reply) => Some(wire::frame::decode::<MgrReply>(&reply.body).unwrap()),
                 // It waits for another map, or for recalls.

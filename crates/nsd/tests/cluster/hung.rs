@@ -31,11 +31,11 @@ fn seal(pdisk: u32, below: u64) -> NsdRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_holds_up_neither_the_map_nor_the_disk_beside_it() {
     let cluster = Cluster::start_on("2+1p", 256 << 10, 3, 2, Some(FaultPlan::default())).await;
-    let (client, long) = (cluster.client(), Duration::from_secs(20));
+    let (client, long) = (cluster.client(), Duration::from_secs(60));
     cluster.seen().await;
     cluster.manager.in_force().await;
     let before = cluster.manager.view().epoch;
-    let plan: FaultPlan = "delay 4s on=write file=log path=pdisk1/ times=1".parse().unwrap();
+    let plan: FaultPlan = "delay 12s on=write file=log path=pdisk1/ times=1".parse().unwrap();
     assert!(cluster.io.change_faults(&plan));
     let under_way = seal(1, 2);
     // By the client's clock or by the server's.

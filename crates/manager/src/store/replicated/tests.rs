@@ -484,8 +484,11 @@ fn records_stay_for_a_table_that_is_being_copied_and_not_for_longer() {
     store.copied(Some(from));
     let end = Instant::now() + 2 * HELD_FOR;
     while Instant::now() < end {
+        let held = Instant::now();
         store.copied(None);
-        assert!(more(40) <= from);
+        let oldest = more(40);
+        // On a machine that stood still meanwhile it may have been given up.
+        assert!(oldest <= from || held.elapsed() > HELD_FOR);
     }
     // Nobody asks any more.
     wait_for("they go", || more(40) > from);
@@ -496,19 +499,20 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
     let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
-    let store = open(&path, &place).unwrap();
+    let lease = |table: &dyn Read| {
+        let stored = table.get(b"lease").unwrap().map(|millis| millis.try_into().unwrap());
+        Duration::from_millis(stored.map_or(60_000, u64::from_be_bytes))
+    };
+    let first = Standing { lease: Some(lease), ..Standing::default() };
+    let store = ReplicatedStore::open_as(&path, 1 << 20, &place, &first).unwrap();
     commit(&store, &mut model, 0..10);
     let other = etcd.dir.path().join("other.redb");
     crashed(&path, &other, false);
     std::thread::scope(|scope| {
-        let lease = |table: &dyn Read| {
-            let stored = table.get(b"lease").unwrap().map(|millis| millis.try_into().unwrap());
-            Duration::from_millis(stored.map_or(3000, u64::from_be_bytes))
-        };
         let standing = Standing { standby: true, lease: Some(lease), ..Standing::default() };
         let standby = scope.spawn(move || ReplicatedStore::open_as(&other, 1 << 20, &place, &standing));
         // It leads by what the other one stored while it followed.
-        let changes: Changes = [(b"lease".to_vec(), Some(4200u64.to_be_bytes().to_vec()))].into();
+        let changes: Changes = [(b"lease".to_vec(), Some(90_200u64.to_be_bytes().to_vec()))].into();
         store.commit(&changes).unwrap();
         memory::apply(&mut model, changes);
         // So much that its records are removed: who had not followed would be too far behind. More time than it needs for a look.
@@ -517,10 +521,10 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
             std::thread::sleep(Duration::from_millis(300));
         }
         assert!(etcd.records("rope")[0] > 100 && !standby.is_finished());
-        assert_eq!(etcd.lease("rope"), 3);
+        assert_eq!(etcd.lease("rope"), 60);
         drop(store);
         let standby = standby.join().unwrap().unwrap();
-        assert_eq!(etcd.lease("rope"), 5);
+        assert_eq!(etcd.lease("rope"), 91);
         assert!(all(&standby) == model);
         commit(&standby, &mut model, 500..510);
         assert!(all(&standby) == model);
