@@ -3,6 +3,9 @@
 pool and connections of its own (the library, no mount), by one thread each. The sum of their reads a second must not
 collapse with their number. The ceiling of the same run is one client with as many threads.
 
+The same numbers of processes also ask a plain server for 4 KiB each, over TCP: one thread that waits for all its sockets and answers, nothing
+else. What that loses with their number is lost to the machine's switches between processes.
+
 All read one file in memory (tmpfs), and begin at the same time. Beside the rate stands the CPU per read, of all processes of
 the cluster and the load, the share of the machine's CPU that was idle meanwhile, and the longest time of one read.
 
@@ -11,8 +14,12 @@ example: bench/clients.py --clients 16,64,256 --reads 40000
 """
 import argparse
 import json
+import multiprocessing
 import os
+import re
+import selectors
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -53,6 +60,58 @@ def one_round(perf, clients, threads, reads):
             max(report["reads"]["latency"]["max_ms"] for report in reports))
 
 
+def plain_server(listener):
+    """Answers 4 KiB to each 64 bytes, until it is ended."""
+    answer, waiting = bytes(4096), selectors.DefaultSelector()
+    waiting.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj is listener:
+                waiting.register(listener.accept()[0], selectors.EVENT_READ)
+            elif key.fileobj.recv(64):
+                key.fileobj.sendall(answer)
+            else:
+                waiting.unregister(key.fileobj)
+                key.fileobj.close()
+
+
+def plain_client(address, begin, each, longest):
+    with socket.create_connection(address) as server:
+        begin.wait()
+        slowest = 0
+        for _ in range(each):
+            asked = time.monotonic()
+            server.sendall(bytes(64))
+            left = 4096
+            while left:
+                left -= len(server.recv(left))
+            slowest = max(slowest, time.monotonic() - asked)
+        longest.put(slowest)
+
+
+def plain_round(clients, reads):
+    """As one_round, of clients of the plain server."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=clients)
+    begin, longest, each = multiprocessing.Barrier(clients + 1), multiprocessing.Queue(), max(reads // clients, 1)
+    server = multiprocessing.Process(target=plain_server, args=(listener,), daemon=True)
+    server.start()
+    loads = [multiprocessing.Process(target=plain_client, args=(listener.getsockname(), begin, each, longest), daemon=True) for _ in range(clients)]
+    try:
+        for load in loads:
+            load.start()
+        begin.wait(timeout=60)
+        began, (busy, idle) = time.monotonic(), cpu_seconds()
+        waits = [longest.get(timeout=300) for _ in loads]
+        took, (busy_now, idle_now) = time.monotonic() - began, cpu_seconds()
+    finally:
+        for process in [*loads, server]:
+            process.kill()
+            process.join()
+        listener.close()
+    total = each * clients
+    return total / took, (busy_now - busy) / total * 1e6, (idle_now - idle) / (busy_now - busy + idle_now - idle), max(waits) * 1e3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="target/release/ropewalk", help="the program under test [%(default)s]")
@@ -75,21 +134,26 @@ def main():
         # Name: clients, threads of each.
         cases = {f"{count} clients": (count, 1) for count in counts}
         cases |= {f"1 client, {count} threads": (1, count) for count in counts if count > 1}
-        rounds = {name: [] for name in cases}
+        rounds = {name: [] for name in [*cases, *(f"plain, {count} clients" for count in counts)]}
         for _ in range(args.rounds):
             for name, (clients, threads) in cases.items():
                 rounds[name].append(one_round(perf, clients, threads, args.reads))
+            for count in counts:
+                rounds[f"plain, {count} clients"].append(plain_round(count, args.reads))
         values = []
         for name, found in rounds.items():
             rate, cpu_us, idle, longest = (statistics.median(column) for column in zip(*found))
             values.append({"case": name, "reads_per_second": rate, "cpu_us": cpu_us, "idle": idle, "longest_ms": longest})
-        best = max(value["reads_per_second"] for value in values if value["case"].endswith("clients"))
+        bests = {}
+        for value in values:
+            kind = value["kind"] = re.sub(r"\d+ clients$", "", value["case"])
+            bests[kind] = max(bests.get(kind, 0), value["reads_per_second"])
         if args.json:
             json.dump(values, sys.stdout, indent=1)
             print()
             return
         for value in values:
-            share = f"{value['reads_per_second'] / best:.2f} of the best" if value["case"].endswith("clients") else "the ceiling"
+            share = f"{value['reads_per_second'] / bests[value['kind']]:.2f} of the best" if value["case"].endswith("clients") else "the ceiling"
             print(f"{value['case']:<24}{value['reads_per_second']:>9,.0f} reads/s  {share:<16}{value['cpu_us']:>7.1f} us CPU a read"
                   f"{value['idle']:>7.0%} idle{value['longest_ms']:>9.1f} ms the longest")
     finally:
