@@ -168,7 +168,8 @@ fn step_load(plan_file: &str, out: &str, (dir, mnt): (&str, &str), agents: &[&st
     assert!(cpus <= std::fs::read_to_string("/proc/stat").unwrap().matches("\ncpu").count(), "{cpus}");
     let report: Value = serde_json::from_str(&ok(&["lab", "report", out, "--format", "json"])).unwrap();
     let check = report["plans"][0]["series"][0]["cross_check"].to_string();
-    assert!(check.contains("lo moved") && check.contains("times the payload"), "{check}");
+    // Other links of the machine may have moved more, by others: then those stand before it.
+    assert!(check.contains(" moved ") && check.contains("times the payload"), "{check}");
 
     fs::write(plan_file, text(30.0)).unwrap();
     let stopped = format!("{out}-stopped");

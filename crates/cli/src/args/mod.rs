@@ -79,7 +79,7 @@ pub enum Command {
     #[command(after_help = "Examples:
   ropewalk mount --dir /data/rope fs1 /mnt/rope
   ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410
-  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport classic")]
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport uring")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
     #[command(

@@ -114,8 +114,8 @@ pub struct Mount {
     /// Reading does not change access times
     #[arg(long)]
     pub no_atime: bool,
-    /// How requests come from the kernel: auto (io_uring where it can be had), classic, uring
-    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
+    /// How requests come from the kernel: classic (/dev/fuse), uring, auto (io_uring where it can be had)
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "classic")]
     pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]

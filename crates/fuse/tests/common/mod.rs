@@ -39,6 +39,7 @@ pub fn mount_with(change: impl FnOnce(&mut MountOptions)) -> Option<Mounted> {
     let model = Arc::new(Model::new());
     let mut options = MountOptions::new(&dir, "model");
     // Both transports pass the same tests: ROPEWALK_FUSE_TRANSPORT=classic, uring.
+    options.transport = fuse::Transport::Auto;
     if let Ok(transport) = std::env::var("ROPEWALK_FUSE_TRANSPORT") {
         options.transport = transport.parse().unwrap();
     }
