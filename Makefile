@@ -3,7 +3,8 @@
 
 # `make chaos`: the campaign of faults (docs/reliability.md); ROPEWALK_CHAOS_ROUNDS says how long.
 
-# `make takeovers`: managers taking over from each other under load; ROPEWALK_TAKEOVERS says how often.
+# `make takeovers`: managers taking over from each other under load; ROPEWALK_TAKEOVERS says how often, ROPEWALK_TAKEOVERS_AT_ONCE on how
+# many clusters at once.
 
 # `make over-etcd`: pjdfstest, fsx and the coherence suite on clusters of three managers over three members of etcd (not what is about
 # one manager with its journal in a file).
@@ -24,10 +25,10 @@ chaos: setup
 	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
 
 takeovers: setup
-	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test takeovers takes_over -- --nocapture
+	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --workspace --test takeovers takes_over -- --nocapture
 
 over-etcd: setup
-	ROPEWALK_TEST_STORE=etcd cargo test --package ropewalk-cli --test pjdfstest --test coherence --test fsx -- --nocapture
+	ROPEWALK_TEST_STORE=etcd cargo test --workspace --test pjdfstest --test coherence --test fsx -- --nocapture
 
 workload: setup build
 	scripts/workload.sh

@@ -22,6 +22,8 @@ mod clock;
 mod faults;
 #[path = "chaos/field.rs"]
 mod field;
+#[path = "common/interrupt.rs"]
+mod interrupt;
 #[path = "chaos/loads.rs"]
 mod loads;
 #[path = "chaos/mapped.rs"]

@@ -4,7 +4,8 @@
 //! moves on, and is compacted, past a manager that is stopped. Work goes on by itself, nothing that was acknowledged is lost, nothing is
 //! done twice, and histories of names that all replace are linearizable.
 //!
-//! Here in its short form, some faults one by one; `make takeovers` is the long one: rounds of one to three faults that overlap.
+//! Here in its short form, some faults one by one; `make takeovers` is the long one: rounds of one to three faults that overlap, on some
+//! clusters side by side ([`lanes`]): `ROPEWALK_TAKEOVERS_AT_ONCE=N` says on how many.
 //! `ROPEWALK_TAKEOVERS=N` how many rounds, `ROPEWALK_TAKEOVERS=Disk,Cut` each kind of fault whose name
 //! begins so once, alone (`all`: each); `ROPEWALK_TEST_SEED=N` repeats the
 //! faults, `ROPEWALK_TAKEOVERS_FIRST=N` begins with that round. How long the work stood still is printed, and bounds nothing: the machine
@@ -27,6 +28,10 @@ mod faults;
 mod field;
 #[path = "common/hosts.rs"]
 mod hosts;
+#[path = "common/interrupt.rs"]
+mod interrupt;
+#[path = "takeovers/lanes.rs"]
+mod lanes;
 #[path = "common/linear.rs"]
 mod linear;
 #[path = "takeovers/members.rs"]
@@ -37,6 +42,7 @@ mod registers;
 mod work;
 
 use std::{
+    ops::Range,
     path::Path,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
     thread,
@@ -77,10 +83,13 @@ const ALL: [Fault; 19] = [
 /// How long a fault lasts with which nothing goes on: past a manager's lease at etcd.
 const LASTS: Duration = Duration::from_secs(5);
 
+/// Between two steps of each worker in rounds of faults that are drawn: clusters stand side by side, and none is to be late for want of CPU.
+const PACE: Duration = Duration::from_millis(100);
+
 /// Which rounds there are.
 enum Rounds {
     OneByOne(Vec<Fault>),
-    Drawn { first: u64, count: u64 },
+    Drawn(u64),
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -93,7 +102,7 @@ impl Rounds {
             Err(_) => Rounds::OneByOne(SHORT.to_vec()),
             Ok("all") => Rounds::OneByOne(ALL.to_vec()),
             Ok(asked) => match asked.parse() {
-                Ok(count) => Rounds::Drawn { first: number("ROPEWALK_TAKEOVERS_FIRST").unwrap_or(0), count },
+                Ok(count) => Rounds::Drawn(count),
                 Err(_) => {
                     let named = |fault: &Fault| {
                         let name = format!("{fault:?}");
@@ -104,6 +113,22 @@ impl Rounds {
                     Rounds::OneByOne(faults)
                 }
             },
+        }
+    }
+
+    /// Their numbers.
+    fn all(&self) -> Range<u64> {
+        let first = number("ROPEWALK_TAKEOVERS_FIRST").unwrap_or(0);
+        match self {
+            Rounds::OneByOne(faults) => first..first.max(faults.len() as u64),
+            Rounds::Drawn(count) => first..first + count,
+        }
+    }
+
+    fn faults(&self, round: u64, random: &mut Random) -> Vec<Fault> {
+        match self {
+            Rounds::OneByOne(faults) => vec![faults[round as usize]],
+            Rounds::Drawn(_) => (0..1 + random.below(3)).map(|_| Fault::draw(random)).collect(),
         }
     }
 }
@@ -173,16 +198,16 @@ fn large(mount: &Path, asked: &AtomicU64, load: &Load) {
     }
 }
 
-#[test]
-fn another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd() {
-    let seed = seed();
-    let bed = Bed::up("take", &["--hosts", "11", "--links", "1", "--join", "ecmp"]);
-    let base = tempfile::Builder::new().prefix("ropewalk-take-").tempdir().unwrap();
-    let (mut field, mounts) = Field::new(&bed, base.path());
+/// These rounds, on a cluster in `dir`.
+fn on_a_cluster(rounds: &Rounds, numbers: Range<u64>, seed: u64, end: Option<Instant>, dir: &Path) {
+    let bed = Bed::up(lanes::BED, &["--hosts", "11", "--links", "1", "--join", "ecmp"]);
+    let (mut field, mounts) = Field::new(&bed, dir);
     let field = &mut field;
-    let end = number("ROPEWALK_TAKEOVERS_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
-    let load = Load::prepare(&mounts);
-    let registers = Registers::new(&mounts, seed);
+    let mut load = Load::prepare(&mounts);
+    if matches!(rounds, Rounds::Drawn(_)) {
+        load.pace = PACE;
+    }
+    let (load, registers) = (load, Registers::new(&mounts, seed));
     let asked = field.large.clone();
     let histories = thread::scope(|scope| {
         let _ends = Ends(&load, &mounts);
@@ -190,32 +215,21 @@ fn another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd() {
         let readers = registers.begin(scope, &load);
         scope.spawn(|| large(&mounts[0], &asked, &load));
         load.went_on();
-        match Rounds::asked() {
-            Rounds::OneByOne(faults) => {
-                let mut random = Random(seed);
-                for fault in faults {
-                    println!("{fault:?}");
-                    alone(fault, field, &load, &mut random);
-                    mend(field, &load, &mut random);
-                }
+        for round in numbers {
+            if end.is_some_and(|end| Instant::now() > end) {
+                println!("the time is over");
+                break;
             }
-            Rounds::Drawn { first, count } => {
-                for round in first..first + count {
-                    if end.is_some_and(|end| Instant::now() > end) {
-                        println!("the time is over");
-                        break;
-                    }
-                    let mut random = Random(seed ^ round.wrapping_mul(0x9e37_79b9));
-                    let faults: Vec<Fault> =
-                        (0..1 + random.below(3)).map(|_| Fault::draw(&mut random)).collect();
-                    println!("round {round} of seed {seed}: {faults:?}");
-                    match &faults[..] {
-                        [fault] => alone(*fault, field, &load, &mut random),
-                        faults => overlapping(faults, field, &mut random),
-                    }
-                    mend(field, &load, &mut random);
-                }
+            let begun = Instant::now();
+            let mut random = Random(seed ^ round.wrapping_mul(0x9e37_79b9));
+            let faults = rounds.faults(round, &mut random);
+            println!("round {round} of seed {seed}: {faults:?}");
+            match &faults[..] {
+                [fault] => alone(*fault, field, &load, &mut random),
+                faults => overlapping(faults, field, &mut random),
             }
+            mend(field, &load, &mut random);
+            println!("round {round} done in {:.1?}", begun.elapsed());
         }
         load.stop.store(true, SeqCst);
         readers.into_iter().map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
@@ -223,4 +237,15 @@ fn another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd() {
     registers.check(&histories);
     check(&mounts, &load.done());
     println!("{:?} rounds of work", load.done());
+}
+
+#[test]
+fn another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd() {
+    const SELF: &str = "another_manager_takes_over_whatever_happens_on_the_network_and_to_etcd";
+    let (seed, rounds) = (seed(), Rounds::asked());
+    let end = number("ROPEWALK_TAKEOVERS_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
+    match lanes::own() {
+        Some((numbers, dir)) => on_a_cluster(&rounds, numbers, seed, end, &dir),
+        None => lanes::run(SELF, seed, rounds.all(), end),
+    }
 }

@@ -7,13 +7,12 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicI32, Ordering::SeqCst},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 
-use super::plan::SERVERS;
+use super::{interrupt, plan::SERVERS};
 
 /// Ports for runners: below those of clusters that choose theirs themselves, one of which could take the port of a server
 /// that is down.
@@ -101,27 +100,17 @@ impl Drop for Reaper {
     }
 }
 
-static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
-
 /// After SIGINT or SIGTERM the process says `last` and ends; `last` may let a reaper begin.
 pub fn on_interrupt(last: impl Fn() -> String + Send + 'static) {
-    extern "C" fn note(signal: i32) {
-        INTERRUPTED.store(signal, SeqCst);
-    }
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        let handler = note as extern "C" fn(i32);
-        // SAFETY: the handler only stores into an atomic.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
+    interrupt::watch();
     std::thread::spawn(move || {
         loop {
-            match INTERRUPTED.load(SeqCst) {
-                0 => std::thread::sleep(Duration::from_millis(50)),
-                signal => {
-                    println!("interrupted by signal {signal}\n{}", last());
-                    std::process::exit(128 + signal);
-                }
-            }
+            let Some(signal) = interrupt::signal() else {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            println!("interrupted by signal {signal}\n{}", last());
+            std::process::exit(128 + signal);
         }
     });
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
 };
 
@@ -11,14 +11,21 @@ use serde_json::Value;
 
 use crate::common::{ROPEWALK, ok};
 
-/// A testbed that goes also when the test fails.
-pub struct Bed(String);
+/// A testbed that goes also when the test fails: its name, and the addresses of its hosts.
+pub struct Bed(String, Vec<Vec<String>>);
 
 impl Bed {
     pub fn up(name: &str, args: &[&str]) -> Bed {
         let name = format!("{name}{}", std::process::id());
         ok(&[&["lab", "testbed", "up", "--name", &name][..], args].concat());
-        Bed(name)
+        let mut bed = Bed(name, Vec::new());
+        // Once: a command takes long on a busy machine, and what it is asked for between two faults comes too late.
+        let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
+        let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == bed.0.as_str()).unwrap();
+        let text = |addr: &Value| addr.as_str().unwrap().to_owned();
+        let addrs = |host: &Value| host["addrs"].as_array().unwrap().iter().map(text).collect();
+        bed.1 = mine["hosts"].as_array().unwrap().iter().map(addrs).collect();
+        bed
     }
 
     pub fn addr(&self, host: usize) -> String {
@@ -27,10 +34,7 @@ impl Bed {
 
     /// One in each of its networks.
     pub fn addrs(&self, host: usize) -> Vec<String> {
-        let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
-        let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == self.0.as_str()).unwrap();
-        let addrs = mine["hosts"][host]["addrs"].as_array().unwrap();
-        addrs.iter().map(|addr| addr.as_str().unwrap().to_owned()).collect()
+        self.1[host].clone()
     }
 
     /// Cuts a link of a host, or brings it back: `lab testbed link`.
@@ -41,10 +45,20 @@ impl Bed {
     /// In a testbed with a router: what one host sends to another is lost from now on, and nobody is told, or passes again. Hosts are
     /// counted from 1.
     pub fn lose(&self, from: usize, to: usize, lost: bool) {
+        self.lose_all(&[(from, to)], lost);
+    }
+
+    /// The same of pairs of hosts, at once.
+    pub fn lose_all(&self, pairs: &[(usize, usize)], lost: bool) {
         let (router, change) = (format!("ropewalk-{}-switch", self.0), if lost { "add" } else { "del" });
+        let line = |(from, to): &(usize, usize)| {
+            format!("rule {change} from {} to {} blackhole\n", self.1[from - 1][0], self.1[to - 1][0])
+        };
         let mut ip = Command::new("ip");
-        ip.args(["-n", &router, "rule", change, "from", &self.addr(from - 1), "to", &self.addr(to - 1)]);
-        let changed = ip.arg("blackhole").status().is_ok_and(|status| status.success());
+        let mut ip = ip.args(["-n", &router, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        let lines: String = pairs.iter().map(line).collect();
+        let told = ip.stdin.take().unwrap().write_all(lines.as_bytes());
+        let changed = told.is_ok() && ip.wait().is_ok_and(|status| status.success());
         // A test that fails already must come to its end: a second panic would leave all of it behind.
         assert!(changed || std::thread::panicking(), "ip rule {change}");
     }

@@ -116,6 +116,8 @@ pub type Done = Vec<[u64; KINDS]>;
 /// All workers of all mounts, and what they have done.
 pub struct Load {
     pub stop: AtomicBool,
+    /// How long each worker rests after a step.
+    pub pace: Duration,
     done: Vec<[AtomicU64; KINDS]>,
 }
 
@@ -128,7 +130,8 @@ impl Load {
             fs::write(mounts[0].join(name), [0; 8]).unwrap();
         }
         rw(&mounts[0].join("blocks")).set_len(3 * count as u64 * BLOCK).unwrap();
-        Load { stop: AtomicBool::new(false), done: (0..count).map(|_| Default::default()).collect() }
+        let stop = AtomicBool::new(false);
+        Load { stop, pace: Duration::ZERO, done: (0..count).map(|_| Default::default()).collect() }
     }
 
     /// A thread for each.
@@ -156,6 +159,7 @@ impl Load {
             }
             work.step(i);
             self.done[mount][worker].store(i + 1, SeqCst);
+            thread::sleep(self.pace);
         }
     }
 

@@ -11,6 +11,8 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    thread,
+    time::Duration,
 };
 
 use rustix::process::Signal;
@@ -148,6 +150,8 @@ impl<'a> Field<'a> {
     /// Waits until all answer, one is active and the others have what it has. One that has ended by itself is started, as a service is.
     pub fn all_stand(&mut self) {
         until("every manager answers, and one is active", || {
+            // To look is a process of its own, and there may be other clusters beside this one.
+            thread::sleep(Duration::from_millis(300));
             self.start_managers();
             let all = self.standing();
             let leaders = all.iter().filter(|(_, active, _)| *active).count();
@@ -208,11 +212,9 @@ impl<'a> Field<'a> {
 
     /// What these hosts send to those is lost.
     pub fn lose(&mut self, from: &[usize], to: &[usize]) {
-        for (from, to) in from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to))) {
-            if self.lost.insert((from, to)) {
-                self.bed.lose(from, to, true);
-            }
-        }
+        let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
+        let new: Vec<(usize, usize)> = pairs.filter(|pair| self.lost.insert(*pair)).collect();
+        self.bed.lose_all(&new, true);
     }
 
     /// A manager's host is off the network.
@@ -231,9 +233,8 @@ impl<'a> Field<'a> {
     pub fn mend(&mut self, part: Part) {
         match part {
             Part::Network => {
-                for (from, to) in std::mem::take(&mut self.lost) {
-                    self.bed.lose(from, to, false);
-                }
+                let lost: Vec<(usize, usize)> = std::mem::take(&mut self.lost).into_iter().collect();
+                self.bed.lose_all(&lost, false);
                 for host in std::mem::take(&mut self.gone) {
                     self.bed.link(&format!("h{host}"), "1", "up");
                 }
@@ -270,7 +271,8 @@ impl Drop for Field<'_> {
             println!("{}", self.members.logs());
             self.managers.iter().chain(&self.others).for_each(Machine::show_logs);
         }
-        self.lost.iter().for_each(|(from, to)| self.bed.lose(*from, *to, false));
+        let lost: Vec<(usize, usize)> = self.lost.iter().copied().collect();
+        self.bed.lose_all(&lost, false);
         for machine in self.others.iter().rev().chain(&self.managers) {
             machine.run(&["down", "--force"]);
         }
