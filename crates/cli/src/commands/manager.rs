@@ -271,7 +271,11 @@ pub fn check(listing: &Listing) -> Result<()> {
             place.display()
         ));
     }
-    if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", place.display()) }
+    match count {
+        0 => Ok(()),
+        1 => bail!("one thing is wrong with {}", place.display()),
+        _ => bail!("{count} things are wrong with {}", place.display()),
+    }
 }
 
 /// `ropewalk manager accept-loss`.
