@@ -53,7 +53,7 @@ mod tests;
 mod ticket;
 pub mod tokens;
 
-pub use cluster::{check_node_name, check_rack, voters};
+pub use cluster::{VOTERS, check_node_name, check_rack};
 pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options, Replicated};

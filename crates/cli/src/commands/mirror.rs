@@ -114,7 +114,7 @@ fn dismiss(dir: &ClusterDir, name: &str, store: &Path) -> Result<()> {
     let runtime = process::endpoint::runtime()?;
     let way = runtime.block_on(way(dir, dir.keeper_addrs(name)))?;
     let look = Look::open(&manager::format::store_path(store), CACHE_BYTES)?;
-    let kept = KeptBy::new(Box::new(way), name, &dir.witness(), manager::voters)?;
+    let kept = KeptBy::new(Box::new(way), name, &dir.witness(), manager::VOTERS)?;
     // Once: whoever does not answer now is named.
     let once = AtomicBool::new(true);
     kept.dismiss(&*look.snapshot()?, &once).context(
@@ -147,7 +147,7 @@ fn promote_kept(dir: &ClusterDir) -> Result<()> {
     let (store, copy) = (own_stopped(dir)?, dir.kept_copy());
     let runtime = process::endpoint::runtime()?;
     let way = runtime.block_on(way(dir, Vec::new()))?;
-    let last = store::promote_kept(&copy, &store, manager::voters, &way)?;
+    let last = store::promote_kept(&copy, &store, manager::VOTERS, &way)?;
     ClusterDir::change(&dir.path, |file| std::mem::replace(&mut file.keeps_copy, false))?;
     // It is older than the store from now on.
     let _ = fs::remove_dir_all(&copy); // nothing takes it any more

@@ -71,7 +71,7 @@ pub use self::{
     pools::{NewPool, Removal},
     state::Cluster,
     step::{HolderList, Step, StoreOp},
-    stored::{given_nodes, last_removed_fs, last_told_pdisk, load_map, map_record, voters},
+    stored::{VOTERS, given_nodes, last_removed_fs, last_told_pdisk, load_map, map_record},
 };
 pub(crate) use self::{code::needed, longest_lease::LEASE_MAX};
 pub use crate::ticket::Ticket;

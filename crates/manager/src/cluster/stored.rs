@@ -13,7 +13,7 @@ use crate::{
         self, InvitationRecord, ManagerRecord, MapRecord, MemberRecord, NodeRecord, RackRecord, ReadError,
         last_u64,
     },
-    store::{Read, StoreError, Voter, open_record, prefix_end},
+    store::{Read, StoreError, Voter, Voters, open_record, prefix_end},
 };
 
 /// The map as it is stored, without its pools.
@@ -62,12 +62,15 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
 }
 
 /// The servers that say whether a copy of the store counts.
-pub fn voters(from: &dyn Read) -> Result<Vec<Voter>, StoreError> {
+pub const VOTERS: Voters = Voters { key: keys::map_key, of: voters };
+
+fn voters(from: &dyn Read) -> Result<Vec<Voter>, StoreError> {
     let map = keys::read_map(from).map_err(|error| match error {
         ReadError::Store(error) => error,
         ReadError::Record(error) => StoreError::Damaged { reason: error.to_string() },
     })?;
     let voter = |node: &NodeEntry| Voter {
+        id: node.id,
         name: node.name.clone(),
         addrs: node.addrs.iter().filter_map(|addr| addr.parse().ok()).collect(),
     };

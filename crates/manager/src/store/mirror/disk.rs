@@ -99,8 +99,14 @@ impl Place for Mirror {
     }
 
     fn make(&self, of: (u64, u64), from: &UntilEnd<'_>) -> Result<Option<Box<dyn Copied>>, StoreError> {
-        if !make_files(&self.table(), of, from)? {
-            return Ok(None);
+        match make_files(&self.table(), of, from) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => {
+                // The disk may be full: what was begun is to take no room.
+                let _ = clear_new(&self.table()); // the next one does it, too
+                return Err(error);
+            }
         }
         let failed = |error: io::Error| refused(&self.dir, &error);
         let id = random().map_err(failed)?;

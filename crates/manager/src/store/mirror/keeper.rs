@@ -1,5 +1,9 @@
 //! On the machine that keeps the copy of another one's store: answers what that one's manager asks. The files are those of a copy on a
-//! disk; `store.mirror` is there, with the copy's number, as long as it counts.
+//! disk; `store.mirror` is there, with the copy's number, as long as it counts. Afterwards it is called `store.former`: the manager may
+//! not have heard that it does not count any more, and asks again.
+//!
+//! A disk that gets full: a commit is refused, and the copy is given up. A new one that does not fit is removed, and none is begun before
+//! there is more room than that had.
 
 use std::{
     fs, io,
@@ -17,9 +21,13 @@ use super::{
     },
     disk::{clear_new, place_files},
     message::{Answer, Ask},
-    witness::{CACHE_BYTES, number_of},
+    witness::{CACHE_BYTES, number_in, number_of},
 };
 
+/// A disk with less room is full.
+const FULL: u64 = 1 << 20;
+/// More than a copy had that did not fit.
+const MORE: u64 = 8 << 20;
 /// How long a request waits for the one before, whose disk may hang.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -35,6 +43,8 @@ struct State {
     at: At,
     /// Parts of the next commit.
     parts: Changes,
+    /// A copy did not fit into so much room.
+    too_little: Option<u64>,
 }
 
 enum At {
@@ -51,7 +61,7 @@ type Outcome = Result<Answer, String>;
 impl Keeper {
     /// Keeps a copy in this directory, which is there.
     pub fn new(dir: &Path) -> Keeper {
-        let state = State { life: 0, at: At::Rest, parts: Changes::new() };
+        let state = State { life: 0, at: At::Rest, parts: Changes::new(), too_little: None };
         Keeper { dir: dir.to_owned(), state: Mutex::new(state) }
     }
 
@@ -88,10 +98,7 @@ impl Keeper {
             false => Err("another life of the manager is listened to, or none yet".to_owned()),
         };
         match ask {
-            Ask::Ready => {
-                let read = fs::read_dir(&self.dir);
-                read.map(|_| Answer::Done).map_err(|error| refused(&self.dir, &error).to_string())
-            }
+            Ask::Ready => self.ready(state),
             Ask::Look { life } => {
                 let held = self.look(state)?;
                 (state.life, state.parts) = (life, Changes::new());
@@ -101,8 +108,9 @@ impl Keeper {
                 state.at = At::Rest;
                 self.forget().map_err(text)?;
                 let new = clear_new(&self.table()).map_err(text)?;
-                let table = RedbStore::create(&new, CACHE_BYTES).map_err(text)?;
                 (state.life, state.parts) = (life, Changes::new());
+                let made = RedbStore::create(&new, CACHE_BYTES);
+                let table = made.map_err(|error| self.does_not_fit(state, error))?;
                 state.at = At::Filled { table, of: (journal, last) };
                 Ok(Answer::Done)
             }
@@ -113,15 +121,19 @@ impl Keeper {
                     return Err(format!("a copy after commit {} is being made, not after {last}", of.1));
                 }
                 let changes = records.into_iter().map(|(key, value)| (key, Some(value))).collect();
-                table.commit(&changes).map_err(text)?;
-                Ok(Answer::Done)
+                match table.commit(&changes) {
+                    Ok(()) => Ok(Answer::Done),
+                    Err(error) => Err(self.does_not_fit(state, error)),
+                }
             }
             Ask::Made { life } => {
                 of_life(life)?;
                 match std::mem::replace(&mut state.at, At::Rest) {
                     At::Filled { table, of } => {
-                        place_files(table, &self.table(), of).map_err(text)?;
-                        let copy = JournaledStore::open(&self.table(), CACHE_BYTES).map_err(text)?;
+                        let placed = place_files(table, &self.table(), of)
+                            .and_then(|()| JournaledStore::open(&self.table(), CACHE_BYTES));
+                        let copy = placed.map_err(|error| self.does_not_fit(state, error))?;
+                        state.too_little = None;
                         state.at = At::Open { copy: Box::new(copy), tail: None };
                         Ok(Answer::Done)
                     }
@@ -175,8 +187,11 @@ impl Keeper {
                 }
             }
             Ask::Forget { id } => {
-                // One that is not here may be on a disk that is not mounted.
                 if number_of(&self.dir) != Some(id) {
+                    if number_in(&self.former()) == Some(id) {
+                        return Ok(Answer::Done);
+                    }
+                    // It may be on a disk that is not mounted.
                     return Err("that copy is not here".into());
                 }
                 state.at = At::Rest;
@@ -203,11 +218,45 @@ impl Keeper {
 
     /// No copy here counts from now on.
     fn forget(&self) -> Result<(), StoreError> {
-        let removed = match fs::remove_file(self.dir.join("store.mirror")) {
+        let renamed = match fs::rename(self.dir.join("store.mirror"), self.former()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
+            renamed => renamed,
         };
-        let synced = removed.and_then(|()| fs::File::open(&self.dir)?.sync_all());
+        let synced = renamed.and_then(|()| fs::File::open(&self.dir)?.sync_all());
         synced.map_err(|error| refused(&self.dir, &error))
+    }
+
+    fn former(&self) -> PathBuf {
+        self.dir.join("store.former")
+    }
+
+    fn room(&self) -> Result<u64, StoreError> {
+        let stat = rustix::fs::statvfs(&self.dir).map_err(|error| refused(&self.dir, &error.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Whether a copy can be made here.
+    fn ready(&self, state: &State) -> Outcome {
+        // A disk that is not mounted has no directory.
+        let read = fs::read_dir(&self.dir).map_err(|error| refused(&self.dir, &error));
+        let room = read.and_then(|_| self.room()).map_err(|error| error.to_string())?;
+        match state.too_little {
+            Some(had) if room < had.saturating_add(MORE) => Err(format!(
+                "the disk of {} is full: {} MiB are free, and a copy did not fit into {} MiB",
+                self.dir.display(),
+                room >> 20,
+                had >> 20
+            )),
+            _ => Ok(Answer::Done),
+        }
+    }
+
+    /// What was made of a copy that failed takes no room.
+    fn does_not_fit(&self, state: &mut State, error: StoreError) -> String {
+        let full = self.room().is_ok_and(|room| room < FULL);
+        state.at = At::Rest;
+        let cleared = clear_new(&self.table()).and_then(|_| self.room());
+        state.too_little = cleared.ok().filter(|_| full);
+        error.to_string()
     }
 }

@@ -14,6 +14,7 @@ mod keeper;
 mod level;
 mod message;
 mod node;
+mod order;
 mod place;
 mod promote;
 mod until_end;
@@ -45,6 +46,7 @@ pub use self::{
 };
 use self::{
     level::{Apart, level},
+    order::Order,
     place::{Copied, DEADLINE, Held},
     until_end::UntilEnd,
 };
@@ -52,8 +54,10 @@ use super::{Changes, Confirmed, JournaledStore, Remark, Snapshot, Store, StoreEr
 
 /// How long who asks how the copy stands waits for a commit.
 const SIGHT: Duration = Duration::from_millis(100);
-/// How often it is tried to make a copy anew.
-const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
+/// Before it is tried to make a copy anew; after each time in vain twice as long, up to [`RETRY_MAX`].
+const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
+/// See [`RETRY`].
+const RETRY_MAX: Duration = if cfg!(test) { RETRY } else { Duration::from_secs(10) };
 /// Bytes of commits that are kept while one is made; with more it is begun again.
 const LATE_MAX: usize = 64 << 20;
 /// So many of them are taken while no commit goes on.
@@ -267,17 +271,23 @@ impl Shared {
 
     /// The copy's thread.
     fn run(&self, of: &Weak<JournaledStore>, first: Option<Taken>) {
-        let mut at = first;
+        let (mut at, mut pause) = (first, RETRY);
         while !self.ends() {
+            let longer = (2 * pause).min(RETRY_MAX);
             match at.take() {
-                Some((copy, jobs)) => self.serve(copy, &jobs, of),
+                Some((copy, jobs)) => {
+                    let begun = Instant::now();
+                    self.serve(copy, &jobs, of);
+                    pause = if begun.elapsed() > RETRY_MAX { RETRY } else { longer };
+                }
                 None => {
                     let mut side = self.side.lock();
                     if matches!(*side, Side::Unknown(_)) {
                         return;
                     }
-                    self.changed.wait_for(&mut side, RETRY);
+                    self.changed.wait_for(&mut side, pause);
                     drop(side);
+                    pause = longer;
                     let Some(store) = of.upgrade().filter(|_| !self.ends()) else { return };
                     match self.make(&store) {
                         Ok(made) => at = made,
@@ -432,13 +442,28 @@ impl Store for MirroredStore {
                 Ok(())
             }
             Side::Whole(to) => {
-                // Both at once.
+                let order = self.shared.place.order(&self.store, changes)?;
+                if order == Order::Alone {
+                    let why = "the servers change, and it would not know by whom it is given up".to_owned();
+                    self.shared.leave(side, why, &self.store)?;
+                    return self.store.commit(changes);
+                }
+                if order == Order::Store {
+                    self.store.commit(changes)?;
+                }
                 let outcome = send(to, changes);
-                self.store.commit(changes)?;
+                if order == Order::Any {
+                    // Both at once.
+                    self.store.commit(changes)?;
+                }
                 *self.shared.waits.lock() = Some(Instant::now());
                 let done = wait(&outcome).or_else(|why| self.shared.leave(side, why, &self.store));
                 *self.shared.waits.lock() = None;
-                done
+                done?;
+                if order == Order::Copy {
+                    self.store.commit(changes)?;
+                }
+                Ok(())
             }
         }
     }
@@ -497,7 +522,8 @@ impl Store for MirroredStore {
             Side::Unknown(error) => error.to_string(),
         };
         let text = format!(
-            "the manager's store stands on one disk only, its copy {} is behind: {why}; it is made anew by itself as soon as {}              (`ropewalk manager mirror` names another one)",
+            "the manager's store stands on one disk only, its copy {} is behind: {why}; it is made anew by itself as soon as {} \
+             (`ropewalk manager mirror` names another one)",
             place.name(),
             place.remedy()
         );

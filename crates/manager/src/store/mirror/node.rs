@@ -9,9 +9,9 @@
 //! Nor does it answer reads that could be stale: while a copy counts it answers only within [`LEASE`] of the sending of something that
 //! the keeper has confirmed ([`Confirmed`]), and a promotion lets that time pass after the keeper has ended.
 //!
-//! The file `mirror` beside the cluster's own says to the manager itself which copy may count. What is left: the vote is of the servers
-//! that the store has; if a removal of one of two or three servers was under way, not acknowledged, in the moment of a crash
-//! of the manager, and the copy is away when it comes back, the copy may have another one's number of them.
+//! The file `mirror` beside the cluster's own says to the manager itself which copy may count. The vote is of the servers that the store
+//! has, or the copy: a commit that changes them is made in an order in which a crash leaves no two that could pass each other
+//! ([`super::order`]).
 
 use std::{
     fmt,
@@ -31,10 +31,11 @@ use wire::frame;
 
 use super::{
     super::{
-        Changes, Confirmed, Read, StoreError,
+        Changes, Confirmed, JournaledStore, Read, Store as _, StoreError, Txn,
         files::{random, refused},
     },
     message::{Answer, Ask},
+    order::{Order, order},
     place::{Copied, DEADLINE, Held, Place},
     until_end::UntilEnd,
     votes::{Voter, to_give_up},
@@ -52,8 +53,17 @@ const PAUSE: Duration = if cfg!(test) { Duration::from_millis(10) } else { Durat
 /// Bytes of records or changes in a message, about.
 const PART: usize = 1 << 20;
 
+/// So often the keeper may say no to a commit: it has started anew, or its disk does not take it.
+const REFUSALS_MAX: u32 = 3;
+
 /// Finds the servers in a state of the store.
-pub type Voters = fn(&dyn Read) -> Result<Vec<Voter>, StoreError>;
+#[derive(Clone, Copy)]
+pub struct Voters {
+    /// The key of the record they are in.
+    pub key: fn() -> Vec<u8>,
+    /// Reads them.
+    pub of: fn(&dyn Read) -> Result<Vec<Voter>, StoreError>,
+}
 
 /// See the module. Copies share it.
 #[derive(Clone)]
@@ -82,6 +92,22 @@ fn failed(reason: impl Into<String>) -> StoreError {
     StoreError::Engine { action: "commit to the copy of the", reason: reason.into() }
 }
 
+/// What was asked for was not done.
+enum No {
+    /// As the keeper says.
+    Said(String),
+    /// As far as is known.
+    Silent(String),
+}
+
+impl No {
+    fn why(self) -> String {
+        match self {
+            No::Said(why) | No::Silent(why) => why,
+        }
+    }
+}
+
 impl Node {
     /// Kept by the manager of this name, for a manager whose file `witness` says what it has kept so far.
     pub fn new(way: Box<dyn Way>, name: &str, witness: &Path, voters: Voters) -> Result<Node, StoreError> {
@@ -100,28 +126,37 @@ impl Node {
 }
 
 impl Inner {
-    /// `Err`: no answer, and what became of it is not known.
-    fn ask(&self, ask: &Ask, patience: Duration) -> Result<Answer, String> {
-        let body = self.way.keeper(frame::encode(ask), patience)?;
-        frame::decode(&body).map_err(|error| format!("{} answers what is no answer: {error}", self.name))
+    /// An answer that is no refusal.
+    fn ask(&self, ask: &Ask, patience: Duration) -> Result<Answer, No> {
+        let silent = |why: String| No::Silent(format!("{} does not answer: {why}", self.name));
+        let body = self.way.keeper(frame::encode(ask), patience).map_err(silent)?;
+        match frame::decode(&body) {
+            Ok(Answer::Refused { why }) => Err(No::Said(format!("{} says: {why}", self.name))),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(No::Said(format!("{} answers what is no answer: {error}", self.name))),
+        }
+    }
+
+    fn something_else(&self) -> No {
+        No::Said(format!("{} answers something else", self.name))
+    }
+
+    fn done(&self, ask: &Ask, patience: Duration) -> Result<(), No> {
+        match self.ask(ask, patience)? {
+            Answer::Done => Ok(()),
+            _ => Err(self.something_else()),
+        }
     }
 
     /// What must be done.
     fn order(&self, ask: &Ask) -> Result<(), StoreError> {
-        match self.ask(ask, DEADLINE) {
-            Ok(Answer::Done) => Ok(()),
-            Ok(Answer::Refused { why }) => Err(failed(format!("{} says: {why}", self.name))),
-            Ok(_) => Err(failed(format!("{} answers something else", self.name))),
-            Err(why) => Err(failed(format!("{} does not answer: {why}", self.name))),
-        }
+        self.done(ask, DEADLINE).map_err(|no| failed(no.why()))
     }
 
-    fn look(&self, patience: Duration) -> Result<(u64, Held), String> {
-        match self.ask(&Ask::Look { life: self.life }, patience) {
-            Ok(Answer::Held { id, journal, last, tail }) => Ok((id, ((journal, last), tail))),
-            Ok(Answer::Refused { why }) => Err(format!("{} says: {why}", self.name)),
-            Ok(_) => Err(format!("{} answers something else", self.name)),
-            Err(why) => Err(format!("{} does not answer: {why}", self.name)),
+    fn look(&self, patience: Duration) -> Result<(u64, Held), No> {
+        match self.ask(&Ask::Look { life: self.life }, patience)? {
+            Answer::Held { id, journal, last, tail } => Ok((id, ((journal, last), tail))),
+            _ => Err(self.something_else()),
         }
     }
 
@@ -130,7 +165,7 @@ impl Inner {
         let Said::Whole(id) = said(&self.witness).map_err(|error| error.to_string())? else {
             return Err("it lacks what was committed last".into());
         };
-        let (there, held) = self.look(DEADLINE / 2)?;
+        let (there, held) = self.look(DEADLINE / 2).map_err(No::why)?;
         if there == id { Ok((id, held)) } else { Err("it is not the copy that was kept last".into()) }
     }
 
@@ -221,9 +256,9 @@ impl Place for Node {
     fn dismiss(&self, state: &dyn Read, ends: &AtomicBool) -> Result<(), StoreError> {
         let of = &self.0;
         if let Said::Whole(id) = said(&of.witness)? {
-            let voters = (of.voters)(state)?;
+            let voters = (of.voters.of)(state)?;
             loop {
-                if let Ok(Answer::Done) = of.ask(&Ask::Forget { id }, VOTE) {
+                if of.done(&Ask::Forget { id }, VOTE).is_ok() {
                     break;
                 }
                 let Some(why) = of.give_up(id, &voters)? else { break };
@@ -243,6 +278,22 @@ impl Place for Node {
         *counts = false;
         of.confirmed.until(Duration::from_micros(u64::MAX));
         Ok(())
+    }
+
+    fn order(&self, store: &JournaledStore, changes: &Changes) -> Result<Order, StoreError> {
+        let Voters { key, of } = self.0.voters;
+        if !changes.contains_key(&key()) {
+            return Ok(Order::Any);
+        }
+        let state = store.snapshot()?;
+        let mut after = Txn::new(&*state);
+        for (key, value) in changes {
+            match value {
+                Some(value) => after.put(key.clone(), value.clone()),
+                None => after.delete(key.clone()),
+            }
+        }
+        Ok(order(&of(&*state)?, &of(&after)?))
     }
 
     fn waits_for(&self) -> Option<String> {
@@ -267,7 +318,7 @@ impl Place for Node {
     }
 
     fn remedy(&self) -> &'static str {
-        "that one answers"
+        "that one answers, and has room"
     }
 }
 
@@ -285,27 +336,26 @@ impl AtNode {
     /// The keeper may have started anew, or the answer be lost: what it has says what is to be done.
     fn commit_settled(&self, parts: &[Changes], number: u64) -> Result<(), String> {
         let (life, until) = (self.of.life, Instant::now() + DEADLINE);
+        let left = || until.saturating_duration_since(Instant::now());
         let Some((last, before)) = parts.split_last() else { return Ok(()) };
         let said = before.iter().map(|part| Ask::Part { life, number, changes: part.clone() });
         let asks: Vec<Ask> = said.chain([Ask::Commit { life, number, changes: last.clone() }]).collect();
+        let mut refusals = 0;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let outcome = asks.iter().try_for_each(|ask| match self.of.ask(ask, left) {
-                Ok(Answer::Done) => Ok(()),
-                Ok(Answer::Refused { why }) => Err(format!("{} says: {why}", self.of.name)),
-                Ok(_) => Err(format!("{} answers something else", self.of.name)),
-                Err(why) => Err(format!("{} does not answer: {why}", self.of.name)),
-            });
-            let Err(why) = outcome else { return Ok(()) };
-            if !self.counts || until <= Instant::now() {
+            let outcome = asks.iter().try_for_each(|ask| self.of.done(ask, left()));
+            let Err(no) = outcome else { return Ok(()) };
+            refusals += u32::from(matches!(no, No::Said(_)));
+            let why = no.why();
+            if !self.counts || left().is_zero() || refusals >= REFUSALS_MAX {
                 return Err(why);
             }
-            thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now())));
-            match self.of.look(until.saturating_duration_since(Instant::now())) {
+            thread::sleep(PAUSE.min(left()));
+            match self.of.look(left()) {
                 Ok((id, ((journal, last), _)))
                     if id == self.id && journal == self.journal && (number - 1..=number).contains(&last) => {}
                 Ok(_) => return Err(why),
-                Err(_) => {} // it may be about to start
+                // Its disk may be full, or it may be about to start.
+                Err(no) => refusals += u32::from(matches!(no, No::Said(_))),
             }
         }
     }

@@ -1,10 +1,14 @@
 //! A copy that another machine keeps, three servers and a manager in one process: machines are cut off, stopped and started, and what
 //! was acknowledged is in whatever may be promoted.
 
-use std::fs;
+use std::{fs, sync::atomic::Ordering::SeqCst};
+
+use base::NodeId;
+use wire::frame;
 
 use super::{
     super::{Read, RedbStore},
+    message::{Answer, Ask},
     node::LEASE,
     tests::{Map, all, commit, put},
     *,
@@ -15,15 +19,25 @@ struct Others {
     copy: PathBuf,
     /// None: it does not answer.
     keeper: Mutex<Option<Keeper>>,
+    /// It hears, and its answers are lost.
+    mute: AtomicBool,
     servers: Vec<Mutex<(bool, Ballots)>>,
+    /// Sees each commit that is sent to the keeper.
+    sees: Mutex<Option<Sees>>,
 }
+
+type Sees = Box<dyn Fn() + Send>;
 
 struct To(Arc<Others>);
 
 impl Way for To {
     fn keeper(&self, body: Vec<u8>, patience: Duration) -> Result<Vec<u8>, String> {
-        if let Some(keeper) = &*self.0.keeper.lock() {
-            return Ok(keeper.answer(&body));
+        if let (Ok(Ask::Commit { .. }), Some(sees)) = (frame::decode(&body), &*self.0.sees.lock()) {
+            sees();
+        }
+        let heard = self.0.keeper.lock().as_ref().map(|keeper| keeper.answer(&body));
+        if let Some(answer) = heard.filter(|_| !self.0.mute.load(SeqCst)) {
+            return Ok(answer);
         }
         thread::sleep(patience.min(Duration::from_millis(20)));
         Err("no connection".into())
@@ -38,9 +52,17 @@ impl Way for To {
     }
 }
 
-fn three(_: &dyn Read) -> Result<Vec<Voter>, StoreError> {
-    let voter = |n: u16| Voter { name: format!("n{n}"), addrs: vec![([127, 0, 0, 1], n).into()] };
-    Ok((0..3).map(voter).collect())
+const KEY: &[u8] = b"servers";
+/// Those whose numbers are there, or three.
+const SERVERS: Voters = Voters { key: || KEY.to_vec(), of: servers };
+
+fn servers(state: &dyn Read) -> Result<Vec<Voter>, StoreError> {
+    let voter = |n: &u8| Voter {
+        id: NodeId(u32::from(*n)),
+        name: format!("n{n}"),
+        addrs: vec![([127, 0, 0, 1], u16::from(*n)).into()],
+    };
+    Ok(state.get(KEY)?.unwrap_or(vec![0, 1, 2]).iter().map(voter).collect())
 }
 
 struct Cluster {
@@ -59,6 +81,8 @@ impl Cluster {
         let server = |n| Mutex::new((true, Ballots::new(dir.path().join(format!("votes{n}")))));
         let others = Others {
             keeper: Mutex::new(Some(Keeper::new(&copy))),
+            mute: AtomicBool::new(false),
+            sees: Mutex::default(),
             copy,
             servers: (0..3).map(server).collect(),
         };
@@ -66,7 +90,7 @@ impl Cluster {
     }
 
     fn place(&self) -> Node {
-        Node::new(Box::new(To(self.others.clone())), "m2", &self.witness, three).unwrap()
+        Node::new(Box::new(To(self.others.clone())), "m2", &self.witness, SERVERS).unwrap()
     }
 
     fn open(&self) -> Result<MirroredStore, String> {
@@ -86,7 +110,7 @@ impl Cluster {
     fn promote(&self) -> Result<Map, String> {
         self.keeper(false);
         let dir = self.own.with_file_name("promoted");
-        promote_kept(&self.others.copy, &dir, three, &To(self.others.clone()))
+        promote_kept(&self.others.copy, &dir, SERVERS, &To(self.others.clone()))
             .map_err(|error| error.to_string())?;
         Ok(all(&JournaledStore::open(&dir.join("store.redb"), 1 << 20).unwrap()))
     }
@@ -206,9 +230,76 @@ fn a_manager_whose_copy_was_promoted_commits_and_answers_nothing_more() {
     assert!(store.commit(&put(21)).is_err() && store.tend().is_err() && !store.confirmed().unwrap().holds());
 }
 
+/// A way that is cut in one direction: a commit comes there, and so does it that the copy is given up.
+#[test]
+fn a_keeper_whose_answers_are_lost_has_no_copy_that_counts_and_says_so_when_it_is_heard() {
+    let (cluster, mut model) = (Cluster::new(), Map::new());
+    let store = Arc::new(cluster.open().unwrap());
+    whole(&store);
+    commit(&*store, &mut model, 0..20);
+    let mute = |mute| cluster.others.mute.store(mute, SeqCst);
+    for there in [[true, false, false], [true, false, true]] {
+        mute(true);
+        cluster.servers(there);
+        let commits = store.clone();
+        let waits = thread::spawn(move || commits.commit(&put(20)));
+        if there[2] {
+            waits.join().unwrap().unwrap();
+        } else {
+            let text = || store.remarks().first().map(|remark| remark.text.clone()).unwrap_or_default();
+            wait_for("it waits for servers", || text().contains("2 of 3 servers"));
+            assert!(!waits.is_finished());
+            mute(false);
+            waits.join().unwrap().unwrap();
+        }
+        super::super::memory::apply(&mut model, put(20));
+        commit(&*store, &mut model, 21..30);
+        // Whoever looks at the copy now finds that it does not count.
+        mute(true);
+        let error = cluster.promote().unwrap_err();
+        assert!(error.contains("it lacks what was committed last"), "{error}");
+        mute(false);
+        cluster.keeper(true);
+        whole(&store);
+    }
+    commit(&*store, &mut model, 30..40);
+    drop(store);
+    cluster.servers([true; 3]);
+    assert!(cluster.promote().unwrap() == model);
+}
+
+/// Who counts what servers after a crash between the two commits: `order` has all cases.
+#[test]
+fn a_commit_that_changes_the_servers_is_made_where_it_is_safe_first() {
+    let cluster = Cluster::new();
+    let store = Arc::new(cluster.open().unwrap());
+    whole(&store);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (notes, own) = (seen.clone(), Arc::clone(&store.store));
+    *cluster.others.sees.lock() =
+        Some(Box::new(move || notes.lock().push(own.snapshot().unwrap().get(KEY).unwrap())));
+    let mut before = None;
+    for (servers, store_first) in [(&[0, 1][..], true), (&[0], false), (&[0, 2], true), (&[0, 2, 1], false)] {
+        let after = Some(servers.to_vec());
+        store.commit(&[(KEY.to_vec(), after.clone())].into()).unwrap();
+        let expected = if store_first { after.clone() } else { before };
+        assert_eq!(std::mem::take(&mut *seen.lock()), [expected], "{servers:?}");
+        before = after;
+    }
+    assert!(store.remarks().is_empty());
+    // Two at once: in no order.
+    for servers in [vec![0], vec![0, 1, 2]] {
+        store.commit(&[(KEY.to_vec(), Some(servers))].into()).unwrap();
+        assert!(seen.lock().is_empty());
+        whole(&store);
+    }
+    *cluster.others.sees.lock() = None;
+    drop(store);
+    assert_eq!(cluster.promote().unwrap().get(KEY), Some(&vec![0, 1, 2]));
+}
+
 #[test]
 fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_understand() {
-    use super::message::{Answer, Ask};
     let cluster = Cluster::new();
     let (first, mut model) = (cluster.place(), Map::new());
     let store = cluster.open().unwrap();
@@ -216,7 +307,7 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
     commit(&store, &mut model, 0..5);
     let ask = |ask: &Ask| -> Answer {
         let keeper = cluster.others.keeper.lock();
-        wire::frame::decode(&keeper.as_ref().unwrap().answer(&wire::frame::encode(ask))).unwrap()
+        frame::decode(&keeper.as_ref().unwrap().answer(&frame::encode(ask))).unwrap()
     };
     let refused = |answer: Answer| assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
     for stray in [
@@ -236,7 +327,7 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
         Ask::Records { life: 7, last: 0, records: vec![(vec![1], vec![2])] },
     ]
     .iter()
-    .map(wire::frame::encode)
+    .map(frame::encode)
     .collect();
     let room = tempfile::tempdir().unwrap();
     let other = Keeper::new(room.path());
@@ -256,11 +347,9 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
 /// A call may be carried out twice, and once of it late: after others that changed the same.
 #[test]
 fn what_comes_twice_and_late_gets_into_no_other_commit_and_into_no_other_copy() {
-    use super::message::{Answer, Ask};
     let room = tempfile::tempdir().unwrap();
     let keeper = Keeper::new(room.path());
-    let ask =
-        |ask: Ask| -> Answer { wire::frame::decode(&keeper.answer(&wire::frame::encode(&ask))).unwrap() };
+    let ask = |ask: Ask| -> Answer { frame::decode(&keeper.answer(&frame::encode(&ask))).unwrap() };
     let life = 1;
     let value = |value: u8| Changes::from([(vec![9], Some(vec![value]))]);
     let part = || Ask::Part { life, number: 5, changes: value(1) };

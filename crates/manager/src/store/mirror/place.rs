@@ -4,7 +4,8 @@
 use std::{fmt::Debug, path::Path, sync::atomic::AtomicBool, time::Duration};
 
 use super::{
-    super::{Changes, Confirmed, Read, StoreError},
+    super::{Changes, Confirmed, JournaledStore, Read, StoreError},
+    order::Order,
     until_end::UntilEnd,
 };
 
@@ -44,6 +45,10 @@ pub trait Place: Debug + Send + Sync + 'static {
     /// From now on no copy counts; durable when this returns. `state`: the store's. It may wait for others until `ends` says that nobody
     /// wants it any more, and says so by [`Place::waits_for`]. An error: a copy may count.
     fn dismiss(&self, state: &dyn Read, ends: &AtomicBool) -> Result<(), StoreError>;
+    /// Who is to have a commit first that the store is about to get.
+    fn order(&self, _store: &JournaledStore, _changes: &Changes) -> Result<Order, StoreError> {
+        Ok(Order::Any)
+    }
     /// What [`Place::dismiss`] waits for, if it does.
     fn waits_for(&self) -> Option<String> {
         None

@@ -33,7 +33,7 @@ pub fn promote_kept(copy: &Path, dir: &Path, voters: Voters, way: &dyn Way) -> R
     if let Some(problem) = look.problems.first() {
         return Err(refuse(problem.clone()));
     }
-    let (last, voters) = (look.last, voters(&*look.snapshot()?)?);
+    let (last, voters) = (look.last, (voters.of)(&*look.snapshot()?)?);
     drop(look);
     // What the keeper has confirmed last may have been just now.
     thread::sleep(LEASE + LEASE / 3);

@@ -7,6 +7,7 @@
 
 use std::{fs, io, net::SocketAddr, path::PathBuf};
 
+use base::NodeId;
 use parking_lot::Mutex;
 use wire::frame;
 
@@ -24,6 +25,8 @@ const COPIES_MAX: usize = 1000;
 /// A server that is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Voter {
+    /// Which it is, whatever it is called and wherever.
+    pub id: NodeId,
     /// What people call it.
     pub name: String,
     /// Where it is.

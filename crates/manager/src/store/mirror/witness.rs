@@ -35,7 +35,12 @@ pub(super) enum Said {
 
 /// The number of the copy in a directory.
 pub(super) fn number_of(dir: &Path) -> Option<u64> {
-    let text = fs::read_to_string(dir.join("store.mirror")).ok()?;
+    number_in(&dir.join("store.mirror"))
+}
+
+/// The number in such a file.
+pub(super) fn number_in(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
     u64::from_str_radix(text.trim(), 16).ok()
 }
 
