@@ -2,11 +2,13 @@
 # How long names stand still when the active one of three managers is killed, and how much memory managers have, against inodes: three
 # managers over three members of etcd and one server on this machine, as `up` brings them up. For each number of inodes, ROUNDS times: the
 # active manager is killed (SIGKILL), and it is timed until a mkdir that began then is answered. Beside it a planned takeover (`manager promote`).
+# Last what a million inodes need, by the difference between the first and the last number. A machine that vanishes: bench/vanished.sh.
+# Most of it is making the inodes: 100000 take some minutes, 1000000 (INODES="10000 100000 1000000") a quarter of an hour or two.
 #   bench/takeover.sh          needs root (a mount), jq, python3, etcd (package etcd-server)
-# env: INODES="1000 10000 100000"  ROUNDS=3  DATA=/var/tmp  RW=target/release/ropewalk
+# env: INODES="10000 100000"  ROUNDS=3  DATA=/var/tmp  RW=target/release/ropewalk
 set -euo pipefail
 cd "$(dirname "$0")/.."
-RW=${RW:-target/release/ropewalk} INODES=${INODES:-1000 10000 100000} ROUNDS=${ROUNDS:-3}
+RW=${RW:-target/release/ropewalk} INODES=${INODES:-10000 100000} ROUNDS=${ROUNDS:-3}
 [ -x "$RW" ] || { echo "$RW: build it with cargo build --release, or name another with RW" >&2; exit 1; }
 RW=$(realpath "$RW") AT=$(mktemp -d "${DATA:-/var/tmp}/ropewalk-takeover.XXXXXX")
 trap '"$RW" down --dir "$AT/c" --force > /dev/null 2>&1 || true; rm -rf "$AT"' EXIT
@@ -44,18 +46,8 @@ up --managers 3 --store etcd --nodes 1 --pdisks 1 --code 1way --pdisk-size 4g --
 printf '%9s %12s %12s %14s %s\n' inodes active/MiB standby/MiB killed/s promoted/s
 made=0
 for inodes in $INODES; do
-  python3 - "$AT/m" "$made" "$inodes" <<'PY'
-import os, sys
-from concurrent.futures import ThreadPoolExecutor
-top, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-def make(part):
-    os.makedirs(f"{top}/d{part}", exist_ok=True)
-    for i in range(part * 1000, min(last, part * 1000 + 1000)):
-        if i >= first:
-            os.close(os.open(f"{top}/d{part}/{i}", os.O_CREAT | os.O_WRONLY))
-with ThreadPoolExecutor(16) as pool:
-    list(pool.map(make, range(first // 1000, (last + 999) // 1000)))
-PY
+  mkdir "$AT/m/to$inodes"
+  (cd bench && python3 -c 'import sys, metadata; metadata.fill_all(sys.argv[1], int(sys.argv[2]))' "$AT/m/to$inodes" $((inodes - made)))
   made=$inodes
   sync -f "$AT/m"
   all_stand
@@ -63,8 +55,9 @@ PY
     jq '[.processes[] | select(.role == "manager") | .status.memory.process.resident_bytes]')
   names=$(list | jq '[.[] | .active]')
   of() { jq -rn --argjson m "$memory" --argjson a "$names" \
-    "[range(\$m | length) | select(\$a[.] == $1) | \$m[.]] | max / 1048576 | floor"; }
-  killed='' promoted=''
+    "[range(\$m | length) | select(\$a[.] == $1) | \$m[.]] | max"; }
+  now=("$(of true)" "$(of false)") killed='' promoted=''
+  [ -n "${first:-}" ] || first=("$inodes" "${now[@]}")
   for ((round = 0; round < ROUNDS; round++)); do
     killed+="$(timed kill -9 "$(list | jq '.[] | select(.active) | .pid')") "
     up
@@ -72,5 +65,7 @@ PY
     promoted+="$(timed "$RW" manager promote --dir "$AT/c" "$(list | jq -r '[.[] | select(.active == false)][0].name')") "
     all_stand
   done
-  printf '%9s %12s %12s %14s %s\n' "$inodes" "$(of true)" "$(of false)" "$killed" "$promoted"
+  printf '%9s %12s %12s %14s %s\n' "$inodes" $((now[0] >> 20)) $((now[1] >> 20)) "$killed" "$promoted"
 done
+[ "$made" = "${first[0]}" ] || awk -v n=$((made - first[0])) -v a=$((now[0] - first[1])) -v s=$((now[1] - first[2])) \
+  'BEGIN { printf "a million inodes: the active manager %.0f MiB, a standby %.0f\n", a / n * 1e6 / 1048576, s / n * 1e6 / 1048576 }'
