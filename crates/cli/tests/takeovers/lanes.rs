@@ -44,10 +44,10 @@ pub fn own() -> Option<(Range<u64>, PathBuf)> {
     Some((next().parse().unwrap()..next().parse().unwrap(), next().into()))
 }
 
-/// How many there are at once: `ROPEWALK_TAKEOVERS_AT_ONCE`, or by the CPUs.
+/// How many there are at once: `ROPEWALK_TAKEOVERS_AT_ONCE`, or one for each CPU. With more nothing else is done on the machine.
 fn at_once() -> usize {
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    number("ROPEWALK_TAKEOVERS_AT_ONCE").map_or((cpus * 3 / 2).min(8), |n| n.max(1) as usize)
+    number("ROPEWALK_TAKEOVERS_AT_ONCE").map_or(cpus.min(8), |n| n.max(1) as usize)
 }
 
 /// One of them.
@@ -189,6 +189,7 @@ pub fn run(test: &str, seed: u64, rounds: Range<u64>, end: Option<Instant>) {
         }
         thread::sleep(LOOK);
         if let Some(signal) = interrupt::signal() {
+            done += lanes.iter().map(|lane: &Lane| lane.done).sum::<u64>();
             drop(lanes);
             panic!("interrupted by signal {signal}: {done} rounds were over, failed: {failed:#?}");
         }
