@@ -121,7 +121,9 @@ fn a_copy_whose_answers_are_lost_or_whose_disk_is_full_is_given_up_and_comes_bac
             health.contains("is behind") && (health.contains("No space") || health.contains("is full"))
         });
         goes_on("files are made with the keeper's disk full");
-        println!("full: {}", health());
+        // A new copy was begun, and did not fit.
+        until("none is begun before there is room", || health().contains("is full: "));
+        println!("{}", health());
         disk.empty();
         whole();
         goes_on("files are made");
