@@ -26,6 +26,7 @@ pub mod netperf;
 pub mod observe;
 pub mod perf;
 pub mod plan;
+mod removal;
 pub mod report;
 pub mod results;
 pub mod run;

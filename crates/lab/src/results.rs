@@ -16,7 +16,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{calibrate::Machine, cell::Record, environment::Environment, plan::Plan, targets::Targets};
+use crate::{
+    calibrate::Machine,
+    cell::Record,
+    environment::Environment,
+    plan::Plan,
+    removal::{self, REMOVE_MAX},
+    targets::Targets,
+};
 
 /// Version of both files.
 pub const FORMAT: u32 = 1;
@@ -153,7 +160,7 @@ impl Results {
 
     /// Removes the files of the run itself.
     pub fn clear_work(&self) {
-        let _ = fs::remove_dir_all(self.dir.join("work"));
+        let _ = removal::tree(&self.dir.join("work"), REMOVE_MAX);
     }
 
     /// Where it is.

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     cell::{Cell, Figures, Latency},
     plan::Step,
+    removal::{self, REMOVE_MAX},
 };
 
 /// Directory of all that the engine makes.
@@ -121,7 +122,7 @@ pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
 pub fn clean(context: &Context<'_>) {
     for dir in context.targets.dirs.iter().map(PathBuf::as_path).chain([context.work]) {
         // Nothing is there before the first cell; several directories may be one mount.
-        let _ = fs::remove_dir_all(dir.join(format!("{OWN}-{}", context.part)));
+        let _ = removal::tree(&dir.join(format!("{OWN}-{}", context.part)), REMOVE_MAX);
     }
 }
 

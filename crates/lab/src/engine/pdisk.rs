@@ -15,6 +15,7 @@ use super::{
 use crate::{
     cell::{Cell, Figures, Latency},
     plan::Step,
+    removal::{self, REMOVE_MAX},
 };
 
 /// Runs one cell: the step is the number of queues, unless the plan steps something else.
@@ -25,10 +26,10 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let dir = context.targets.dirs.first().map_or(context.work, |dir| dir.as_path());
     let own = dir.join(format!(".ropewalk-lab-pdisk-{}", context.part));
     // A run that was stopped may have left something.
-    let _ = fs::remove_dir_all(&own);
+    let _ = removal::tree(&own, REMOVE_MAX);
     fs::create_dir(&own).map_err(|e| EngineError::Target(format!("{}: {e}", own.display())))?;
     let outcome = bench(cell, context, program, &own);
-    let _ = fs::remove_dir_all(&own);
+    let _ = removal::tree(&own, REMOVE_MAX);
     outcome
 }
 

@@ -14,7 +14,7 @@ use crate::targets::Side;
 
 /// What a program may print; the rest is cut off.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// How long what has ended or was killed may still be about to go.
+/// The grace of a run.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A running program.
@@ -25,6 +25,8 @@ pub struct Running {
     stderr: Option<JoinHandle<Vec<u8>>>,
     deadline: Instant,
     seconds: f64,
+    /// How long what has ended or was killed may still be about to go.
+    grace: Duration,
 }
 
 /// A command, inside a network namespace if the side has one.
@@ -75,7 +77,7 @@ impl Running {
         let stdout = child.stdout.take().map(drain);
         let stderr = child.stderr.take().map(drain);
         let deadline = Instant::now() + Duration::from_secs_f64(seconds);
-        Ok(Running { child, program, stdout, stderr, deadline, seconds })
+        Ok(Running { child, program, stdout, stderr, deadline, seconds, grace: GRACE })
     }
 
     /// Waits for its end, and gives its standard output. Ends it when the run stops or the time is over.
@@ -94,7 +96,7 @@ impl Running {
             }
         };
         // What it started may live on and hold its pipes open: it had its time.
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + self.grace;
         let whole = wait_for(until, || {
             [&self.stdout, &self.stderr].into_iter().flatten().all(JoinHandle::is_finished)
         });
@@ -137,7 +139,7 @@ impl Drop for Running {
             self.kill();
         }
         // One that a file system does not let go of cannot be killed, and must not hold up the run.
-        wait_for(Instant::now() + GRACE, || !matches!(self.child.try_wait(), Ok(None)));
+        wait_for(Instant::now() + self.grace, || !matches!(self.child.try_wait(), Ok(None)));
     }
 }
 
@@ -158,4 +160,82 @@ fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
         let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
         bytes
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        path::Path,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::Relaxed},
+        },
+    };
+
+    use super::*;
+    use crate::{observe::LoadGroups, plan::Figure, targets::Targets};
+
+    /// Runs a shell with that script to its end, and gives what it comes to, within that grace.
+    fn outcome(script: &str, stop: &AtomicBool, grace: Duration) -> Result<String, EngineError> {
+        let (targets, groups) = (Targets::default(), LoadGroups::default());
+        let context = Context {
+            targets: &targets,
+            work: Path::new("/"),
+            part: 0,
+            seconds: 60.0,
+            figure: Figure::Operations,
+            stop,
+            groups: &groups,
+            ropewalk: None,
+            commands: Arc::default(),
+            began: Arc::default(),
+            led: None,
+        };
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        let mut running = Running::start(shell, "dash", context.seconds, &context)?;
+        running.grace = grace;
+        running.output(&context)
+    }
+
+    /// Whether a process lives: one that is dead and not yet waited for has no program.
+    fn lives(pid: &str) -> bool {
+        Path::new("/proc").join(pid.trim()).join("exe").read_link().is_ok()
+    }
+
+    #[test]
+    fn one_that_ignores_sigterm_is_ended_with_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, stop) = (dir.path().join("pid"), AtomicBool::new(false));
+        let script = format!("trap '' TERM INT HUP; echo $$ > {}; while :; do sleep 9; done", file.display());
+        let mut pid = String::new();
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for(Instant::now() + GRACE, || {
+                    pid = std::fs::read_to_string(&file).unwrap_or_default();
+                    pid.ends_with('\n')
+                });
+                stop.store(true, Relaxed);
+            });
+            outcome(&script, &stop, GRACE)
+        });
+        assert!(matches!(ended, Err(EngineError::Stopped)), "{ended:?}");
+        assert!(!pid.is_empty() && !lives(&pid), "{pid} lives");
+    }
+
+    #[test]
+    fn what_a_program_leaves_may_not_hold_its_output_open_longer_than_the_grace() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, stop) = (dir.path().join("pid"), AtomicBool::new(false));
+        let own = file.display();
+        // It begins no group of its own, ignores SIGTERM, and has the shell's output.
+        let left = format!("sh -c \"trap '' TERM; echo \\$\\$ > {own}; exec sleep 600\"");
+        let script = format!("{left} & while [ ! -s {own} ]; do sleep 0.01; done; echo done");
+        let error = outcome(&script, &stop, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("holds its output open"), "{error}");
+        let pid = std::fs::read_to_string(&file).unwrap();
+        assert!(!pid.is_empty() && wait_for(Instant::now() + GRACE, || !lives(&pid)), "{pid} lives");
+        // What ends in time gives what it said.
+        assert_eq!(outcome("echo done", &stop, GRACE).unwrap(), "done\n");
+    }
 }

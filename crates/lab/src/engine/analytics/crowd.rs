@@ -23,6 +23,7 @@ use crate::{
         context::{Context, EngineError},
         process::Running,
     },
+    removal::{self, REMOVE_MAX},
     workload::{
         Job, Outcome, Used,
         catalogue::{Test, sort_bytes},
@@ -228,8 +229,8 @@ fn one(
                 .map_err(|e| e.to_string())?;
             serde_json::from_str::<Told>(&output).map_err(|e| format!("its supervisor said {output:?}: {e}"))
         });
-    let _ = fs::remove_dir_all(&work);
-    let _ = fs::remove_dir_all(util.parent().unwrap_or(&util));
+    let _ = removal::tree(&work, REMOVE_MAX);
+    let _ = removal::tree(util.parent().unwrap_or(&util), REMOVE_MAX);
     match told {
         Err(why) => {
             job.used.real_s = started.elapsed().as_secs_f64();

@@ -1,11 +1,12 @@
 //! What a cell of the workload asks for, where its jobs work, and which Python they run in.
 
-use std::{fs, io, path::PathBuf, thread, time::Duration};
+use std::{io, path::PathBuf, thread, time::Duration};
 
 use crate::{
     cell::Cell,
     engine::context::{Context, EngineError},
     plan::Params,
+    removal::{self, REMOVE_MAX},
     targets::Targets,
     workload::{
         catalogue::{self, CONCURRENCY, Catalogue, Test, catalogue},
@@ -157,7 +158,7 @@ impl Place {
         for dir in [&self.work, &self.util] {
             // A job that was killed may be within its last call.
             let mut tries = 0..CLEAR_TRIES;
-            while fs::remove_dir_all(dir).is_err_and(|e| e.kind() != io::ErrorKind::NotFound)
+            while removal::tree(dir, REMOVE_MAX).is_err_and(|e| e.kind() != io::ErrorKind::TimedOut)
                 && tries.next().is_some()
             {
                 thread::sleep(CLEAR_EACH);

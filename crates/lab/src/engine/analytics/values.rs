@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     engine::context::{Context, EngineError},
+    removal::{self, REMOVE_MAX},
     workload::{Outcome, catalogue::catalogue},
 };
 
@@ -73,7 +74,7 @@ fn compute(setting: &Setting, context: &Context<'_>) -> Result<Values, EngineErr
     let place = Place { data: dir("data"), work: dir("work"), util: dir("util") };
     make(catalogue(), setting, &place, context)?;
     let values = crowd::once(setting, &place, &Limits::default(), context);
-    let _ = fs::remove_dir_all(&local);
+    let _ = removal::tree(&local, REMOVE_MAX);
     let mut all = Values::new();
     for (job, value) in values? {
         match (&job.outcome, value) {
