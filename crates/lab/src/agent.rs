@@ -27,7 +27,7 @@ use crate::{
     engine::{Context, EngineError, EngineKind, Led},
     environment::Environment,
     key,
-    observe::{LoadGroups, Observer, Usage},
+    observe::{LoadGroups, Observer, Serving, Usage},
     plan::{Figure, Step},
     targets::{Targets, check_dir},
 };
@@ -336,7 +336,8 @@ impl Agent {
             Err(error) => (Err(error.to_string()), Usage::default()),
             Ok(()) => {
                 *state.lock() = State::Ready;
-                match wait_for_start(state, stop).and_then(|()| Observer::start(groups.clone()).ok()) {
+                let observer = || Observer::start(groups.clone(), Serving::Any).ok();
+                match wait_for_start(state, stop).and_then(|()| observer()) {
                     None => (Err(EngineError::Stopped.to_string()), Usage::default()),
                     Some(observer) => {
                         let figures = engine.run(cell, &context).map_err(|e| e.to_string());

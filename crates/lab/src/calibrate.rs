@@ -20,7 +20,8 @@ pub struct Machine {
     pub cpus: u32,
     /// Part of a CPU that a thread got that never waits: 1 on an idle machine of one's own.
     pub cpu_full: f64,
-    /// Bytes a second that all allowed CPUs copy together, source and target outside the caches.
+    /// Bytes a second that all allowed CPUs copy together when they have nothing else to do, source and target outside the
+    /// caches.
     pub memory_copy: f64,
     /// Bytes that the caches farthest from the allowed CPUs hold together; 0 where the kernel does not say.
     #[serde(default)]
@@ -88,17 +89,20 @@ fn cpu_full() -> f64 {
     (0..5).map(round).fold(0.0, f64::max).min(1.0)
 }
 
+/// By the CPU time that each thread got: what others took is not the memory's.
 fn memory_copy(threads: usize) -> f64 {
     let copy = || {
         let source = vec![1u8; COPY];
         let mut target = vec![2u8; COPY];
-        let (start, mut bytes) = (Instant::now(), 0u64);
+        let (cpu, start, mut bytes) = (on_cpu(), Instant::now(), 0u64);
         while start.elapsed() < ROUND {
             target.copy_from_slice(black_box(&source));
             black_box(&mut target);
             bytes += COPY as u64;
         }
-        bytes as f64 / start.elapsed().as_secs_f64()
+        let wall = start.elapsed().as_secs_f64();
+        let took = cpu.zip(on_cpu()).map_or(wall, |(before, after)| after - before);
+        bytes as f64 / if took > 0.0 { took.min(wall) } else { wall }
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads.min(64)).map(|_| scope.spawn(copy)).collect();

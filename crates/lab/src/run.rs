@@ -23,7 +23,7 @@ use crate::{
     cell::{Cell, Figures, Record},
     engine::{self, Context, EngineError, EngineKind},
     environment::Environment,
-    observe::{LoadGroups, Observer, Usage, Watched},
+    observe::{LoadGroups, Observer, Serving, Usage, Watched},
     plan::{Plan, Series, Step},
     results::{FORMAT, PlannedRun, Results, Run},
     schedule::{self, Parts},
@@ -262,9 +262,10 @@ pub fn execute(
                 Some(ready) => ready,
                 None => stand_ins.targets(plan, series, &planned.targets, results, ropewalk)?,
             };
-            let inside = stand_ins.watched();
-            let measured = Bench { plan, series, targets: &ready, results, ropewalk, stop, crew, inside }
-                .measure(&cell)?;
+            let (inside, serving) = (stand_ins.watched(), stand_ins.serving(&ready));
+            let measured =
+                Bench { plan, series, targets: &ready, results, ropewalk, stop, crew, inside, serving }
+                    .measure(&cell)?;
             targets = Some(ready);
             let Some(record) = measured else {
                 ended.stopped = true;
@@ -281,8 +282,8 @@ pub fn execute(
             results.add(record)?;
         }
         if let Some(ready) = &targets {
-            let inside = None;
-            Bench { plan, series, targets: ready, results, ropewalk, stop, crew, inside }.clean()?;
+            let (inside, serving) = (None, Serving::Nobody);
+            Bench { plan, series, targets: ready, results, ropewalk, stop, crew, inside, serving }.clean()?;
         }
     }
     drop(stand_ins);
@@ -308,6 +309,8 @@ struct Bench<'a> {
     crew: Option<&'a Crew>,
     /// A cluster of the run's own whose processes tell what they did.
     inside: Option<&'a Watched>,
+    /// Which of Ropewalk's processes serve the load.
+    serving: Serving,
 }
 
 impl Bench<'_> {
@@ -323,7 +326,7 @@ impl Bench<'_> {
             Ok(()) if self.crew.is_some() => self.by_agents(cell, &commands),
             Ok(()) => {
                 let before = self.inside.and_then(Watched::read);
-                let observer = Observer::start(groups.clone())
+                let observer = Observer::start(groups.clone(), self.serving.clone())
                     .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
                 let started = Instant::now();
                 let outcome = self.series.engine.run(cell, &context);

@@ -17,6 +17,7 @@ use crate::{
     engine::{EngineKind, workload_bytes},
     observe::Watched,
     plan::{Params, Plan, Series, Step},
+    removal::{self, REMOVE_MAX},
     targets::{Device, Pair, Side, Targets, disk_name},
     testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
 };
@@ -252,8 +253,8 @@ pub struct ClusterSpec {
     pub mounts: u32,
     /// Pdisks: three with 2+1p, each on a node of its own, or eight with 4+2p, two on a node.
     pub pdisks: u64,
-    /// GiB of each of its pdisks: what the load writes has room.
-    pub pdisk_gib: u64,
+    /// MiB of each of its pdisks: what the load writes has room.
+    pub pdisk_mib: u64,
     /// Block size of its file system, in bytes.
     pub block: u64,
     /// Page pool of each mount, in bytes; `None` is the tunable's default.
@@ -266,6 +267,8 @@ pub struct ClusterSpec {
 const BLOCK: u64 = 1 << 20;
 /// Pdisks where a series names no number.
 const PDISKS: u64 = 3;
+/// MiB of a pdisk beside what the load writes: its log, and files that are gone but not yet freed.
+const PDISK_MIB: u64 = 1024;
 /// Where the metrics of its first process are, in a network namespace of its own.
 const METRICS: u16 = 9100;
 
@@ -294,13 +297,13 @@ impl ClusterSpec {
         }
         let pdisks = number("pdisks").unwrap_or(PDISKS);
         // Two of three strips are data.
-        let pdisk_gib = 1 + (written / (pdisks * 2 / 3)).div_ceil(1 << 30);
+        let pdisk_mib = PDISK_MIB + (written / (pdisks * 2 / 3)).div_ceil(1 << 20);
         let bytes = |key: &str| Some(size(key)).filter(|bytes| *bytes > 0);
         Some(ClusterSpec {
             speed_mbit,
             mounts: mounts.clamp(1, MOUNTS_MAX),
             pdisks,
-            pdisk_gib,
+            pdisk_mib,
             block: bytes("block").unwrap_or(BLOCK),
             pagepool: bytes("pagepool"),
             transport: series.set.get("transport").cloned(),
@@ -308,7 +311,7 @@ impl ClusterSpec {
     }
     /// What it may take of the results directory's disk, in bytes.
     fn bytes(&self) -> u64 {
-        (self.pdisks * self.pdisk_gib) << 30
+        (self.pdisks * self.pdisk_mib) << 20
     }
 }
 
@@ -361,9 +364,9 @@ impl Cluster {
                 .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
         }
         let metrics = |n: u32| format!("127.0.0.1:{}", u32::from(METRICS) + n);
-        let (gib, block) = (format!("{}g", cluster.spec.pdisk_gib), cluster.spec.block.to_string());
+        let (size, block) = (format!("{}m", cluster.spec.pdisk_mib), cluster.spec.block.to_string());
         let mut up = cluster.ropewalk(&["up", "--no-mount", "--detach", "--pdisks", each, "--code", code]);
-        up.args(["--nodes", &nodes.to_string(), "--pdisk-size", &gib, "--block-size", &block]);
+        up.args(["--nodes", &nodes.to_string(), "--pdisk-size", &size, "--block-size", &block]);
         if cluster.watched.is_some() {
             up.args(["--metrics", &metrics(0)]);
         }
@@ -385,6 +388,11 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// The cluster's directory, which the command line of each of its processes names.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn ropewalk(&self, words: &[&str]) -> Command {
         let side = Side { namespace: self.namespace.clone(), address: String::new() };
         let mut command = crate::engine::process::command(Some(&side), &self.program.display().to_string());
@@ -399,7 +407,7 @@ impl Drop for Cluster {
         if let Some(name) = &self.namespace {
             let _ = run(Command::new("ip").args(["netns", "delete", name]));
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = removal::tree(&self.dir, REMOVE_MAX);
         for mount in &self.mounts {
             let _ = fs::remove_dir(mount);
         }

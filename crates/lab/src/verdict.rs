@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{observe::CpuUse, plan::Step};
 pub use drift::Drift;
-pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
+pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence, judged};
 use findings::{
-    bundle, commits, drifting, filled, full_cpus, full_link, full_thread, no_limit, no_other_node, one_queue,
-    page_pool, said, shared, slow_parts, slow_pdisk, tokens,
+    bundle, busy_disks, commits, crowded_cpus, drifting, filled, full_cpus, full_link, full_thread,
+    kept_waiting, no_limit, no_other_node, one_queue, page_pool, said, shared, slow_parts, slow_pdisk,
+    tokens,
 };
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
@@ -111,6 +112,18 @@ fn rate(bytes: f64) -> String {
     format!("{:.1} MB/s", bytes / 1e6)
 }
 
+/// Of verdicts on several points the first that knows: what is the limit right after the knee may show only where more is asked.
+pub fn first_known(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdict> {
+    let mut first = None;
+    for verdict in verdicts {
+        if verdict.limit != Limit::NotKnown {
+            return Some(verdict);
+        }
+        first.get_or_insert(verdict);
+    }
+    first
+}
+
 /// Says what the limit is.
 pub fn judge(e: &Evidence) -> Verdict {
     let full = e.full();
@@ -129,12 +142,17 @@ pub fn judge(e: &Evidence) -> Verdict {
         (Limit::NotKnown, Vec::new(), text)
     });
     let (limit, names, text) = finding;
-    let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
+    let allowed = || e.allowed().map(|cpu| cpu.busy + cpu.steal);
+    let busiest = allowed().fold(0.0, f64::max);
+    let mean = allowed().sum::<f64>() / allowed().count().max(1) as f64;
+    let one = e.threads.first().map_or(0.0, |thread| thread.busy);
     let confidence = match limit {
         // A link that carries all it can is full, whoever is busy beside it.
         Limit::Link if filled(e).is_some() && e.intervals >= 2 => Confidence::High,
         _ if e.doubtful() => Confidence::Low,
         Limit::NotKnown => Confidence::Low,
+        // Crowded, not full.
+        Limit::Cpu if mean.max(one) < e.filled() * e.cpu_full => Confidence::Low,
         // Found by elimination: sure only if CPUs were far from full.
         Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
         Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
@@ -162,8 +180,15 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
         one_queue(e, scales),
         commits(e),
     ];
-    // What is wrong is wrong, however the steps scale.
-    let always = [Limit::SlowDevice, Limit::HashPolicy, Limit::PagePool, Limit::Manager, Limit::Tokens];
+    // What is wrong is wrong, however the steps scale: each part alone is held back as well.
+    let always = [
+        Limit::SlowDevice,
+        Limit::HashPolicy,
+        Limit::PagePool,
+        Limit::Manager,
+        Limit::Tokens,
+        Limit::Neighbour,
+    ];
     found
         .into_iter()
         .flatten()
@@ -174,10 +199,14 @@ fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
             } else if scales {
                 Some(no_limit(e, full))
             } else {
+                // From here on by elimination.
                 full_thread(e)
+                    .or_else(|| crowded_cpus(e))
+                    .or_else(|| busy_disks(e))
+                    .or_else(|| shared(e, full))
+                    .or_else(|| kept_waiting(e))
             }
         })
-        .or_else(|| shared(e, full))
 }
 
 /// What others did to the machine meanwhile, where it casts doubt.
@@ -191,7 +220,7 @@ fn beside(e: &Evidence) -> Option<String> {
         };
         format!(
             "other programs used {:.1} of {allowed} CPUs meanwhile{host}; measure again on a quiet machine",
-            e.foreign_cpus
+            e.foreign_here()
         )
     })
 }
@@ -225,11 +254,13 @@ fn facts(e: &Evidence) -> Vec<String> {
         cpus.push(format!("{more} more not above that"));
     }
     facts.push(format!(
-        "CPUs busy: {}; load generators used {:.2} CPUs, other programs {:.2}; full is {}",
+        "CPUs busy: {}; load generators used {:.2} CPUs, what serves them {:.2}, other programs {:.2}; full is {}{}",
         cpus.join(", "),
         e.load_cpus,
+        e.served_cpus,
         e.foreign_cpus,
-        percent(e.cpu_full)
+        percent(e.cpu_full),
+        e.waited.map_or(String::new(), |waited| format!("; {waited:.2} threads of the load waited for a CPU at a time"))
     ));
     if let Some(thread) = e.threads.first() {
         facts.push(format!("busiest thread: {} ({:?}) {}", thread.name, thread.who, percent(thread.busy)));

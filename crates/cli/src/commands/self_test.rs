@@ -29,6 +29,8 @@ struct Shown {
     not_known: usize,
     wrong: usize,
     defects: usize,
+    not_judged: usize,
+    not_staged: usize,
 }
 
 /// `ropewalk lab self-test`; fails if an answer is a defect, or too few are right.
@@ -62,14 +64,18 @@ pub fn self_test(args: &args::SelfTest) -> Result<()> {
     let mut note = |what: &str| output::note(what);
     let test = SelfTest { program: &program, dir: &dir, stop: &STOP };
     let trials = test.run(&mut Draw::new(seed), &args.only, args.trials, &mut note);
-    let _ = fs::remove_dir_all(&dir);
-    let trials = trials?;
+    // Each removed what it left; what could not be removed it has said.
+    if let Err(e) = fs::remove_dir(&dir) {
+        output::note(&format!("{} stays: {e}", dir.display()));
+    }
     let count = |answer| trials.iter().filter(|trial| trial.answer == answer).count();
     let shown = Shown {
         seed,
         right: count(Answer::Right),
         not_known: count(Answer::NotKnown),
         wrong: count(Answer::Wrong),
+        not_judged: count(Answer::NotJudged),
+        not_staged: count(Answer::NotStaged),
         defects: trials.iter().filter(|trial| trial.defect()).count(),
         trials,
     };
@@ -77,6 +83,9 @@ pub fn self_test(args: &args::SelfTest) -> Result<()> {
     let answers = shown.right + shown.not_known + shown.wrong;
     if STOP.load(Relaxed) {
         bail!("stopped after {} trials; --seed {seed} repeats them", shown.trials.len());
+    }
+    if answers == 0 {
+        bail!("nothing could be judged: {} not staged, {} not judged", shown.not_staged, shown.not_judged);
     }
     if shown.defects > 0 || (shown.right as f64) < RIGHT * answers as f64 {
         bail!("{} of {answers} answers are right, {} wrong with high confidence", shown.right, shown.defects);
@@ -110,7 +119,14 @@ fn show(shown: &Shown, json: bool) -> Result<()> {
     };
     let head = ["STAGED", "BOTTLENECK", "ANSWER", "CONFIDENCE", "WANTED", "SAID"];
     output::table(&head, shown.trials.iter().map(row).collect());
-    let (right, not_known, wrong) = (shown.right, shown.not_known, shown.wrong);
-    output::line(format!("{right} right, {not_known} not known, {wrong} wrong; seed {}", shown.seed));
+    for trial in shown.trials.iter().filter(|trial| trial.answer != Answer::Right) {
+        for line in &trial.evidence {
+            output::line(format!("{}: {line}", trial.staging));
+        }
+    }
+    output::line(format!(
+        "{} right, {} not known, {} wrong; besides {} not judged, {} not staged; seed {}",
+        shown.right, shown.not_known, shown.wrong, shown.not_judged, shown.not_staged, shown.seed
+    ));
     Ok(())
 }

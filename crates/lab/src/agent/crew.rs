@@ -271,6 +271,7 @@ fn add_usage(usage: &mut Usage, name: &str, n: usize, mut one: Usage, same: Same
         usage.served_cpus += one.served_cpus;
         usage.kernel_cpus += one.kernel_cpus;
         usage.foreign_cpus += one.foreign_cpus;
+        usage.waited = if n == 0 { one.waited } else { usage.waited.zip(one.waited).map(|(a, b)| a + b) };
     }
     if same.network {
         one.links.clear();

@@ -1,6 +1,6 @@
 //! What is busy while a cell runs: each CPU, the load generators' threads, links, devices. Counters of /proc
-//! and /sys are read four times a second; each value is the median of its values over the intervals, so that
-//! start and end of a load do not dilute it. Only reads; a counter that is not there is left out.
+//! and /sys are read up to ten times a second; each value is the mean over the middle of the load (`steady`), so that
+//! its start and end do not dilute it. Only reads; a counter that is not there is left out.
 
 mod inside;
 mod median;
@@ -22,12 +22,15 @@ use serde::{Deserialize, Serialize};
 
 pub use inside::{Inside, PdiskUse, Watched};
 pub(crate) use median::median;
+use median::steady;
 pub use processes::ProcessUse;
 use sample::{Sample, read};
-pub use sample::{Who, allowed_cpus};
+pub use sample::{Serving, Who, allowed_cpus};
 
-/// Time between two readings.
-const INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two readings,
+const INTERVAL: Duration = Duration::from_millis(100);
+/// and at least so many times what one takes.
+const INTERVAL_READINGS: u32 = 20;
 /// Readings kept of one cell; beyond, the time between them doubles.
 const SAMPLES_MAX: usize = 2048;
 /// The busiest threads that a record keeps.
@@ -72,6 +75,9 @@ pub struct ThreadUse {
     pub who: Who,
     /// Part of the time it was on a CPU, 0 to 1.
     pub busy: f64,
+    /// Part of the time it was ready to run and had no CPU.
+    #[serde(default)]
+    pub waited: f64,
 }
 
 /// One link (network interface).
@@ -116,6 +122,10 @@ pub struct Usage {
     pub kernel_cpus: f64,
     /// CPUs' worth of work of other programs, as far as they lived through an interval.
     pub foreign_cpus: f64,
+    /// Threads of the load and of what serves it that were ready to run and had no CPU, at a time; absent where the kernel
+    /// does not count that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<f64>,
     /// Interrupts a second of the whole machine.
     pub interrupts: f64,
     /// What Ropewalk's processes held at the end.
@@ -160,18 +170,20 @@ pub struct Observer {
 
 impl Observer {
     /// Starts reading. Threads of this process whose name begins with `lab-load` are load generators too.
-    pub fn start(groups: LoadGroups) -> std::io::Result<Observer> {
+    pub fn start(groups: LoadGroups, serving: Serving) -> std::io::Result<Observer> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("lab-observe".into()).spawn(move || {
-            let (mut samples, mut interval) = (vec![read(&groups.list())], INTERVAL);
-            let mut next = Instant::now() + interval;
+            let took = Instant::now();
+            let mut samples = vec![read(&groups.list(), &serving)];
+            let mut interval = INTERVAL.max(took.elapsed() * INTERVAL_READINGS);
+            let mut next = took + interval;
             while !stopped.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
                 if Instant::now() < next {
                     continue;
                 }
-                samples.push(read(&groups.list()));
+                samples.push(read(&groups.list(), &serving));
                 if samples.len() >= SAMPLES_MAX {
                     let mut even = 0;
                     samples.retain(|_| {
@@ -201,88 +213,96 @@ impl Observer {
     }
 }
 
-/// Values of one thing over the intervals; intervals in which it was not there count as zero.
-#[derive(Default)]
-struct Series<K: Ord>(BTreeMap<K, Vec<f64>>);
+/// Values of things, interval by interval; an interval in which one was not there counts as zero.
+struct Series<K: Ord> {
+    values: BTreeMap<K, Vec<f64>>,
+    intervals: usize,
+}
 
 impl<K: Ord> Series<K> {
-    fn push(&mut self, key: K, value: f64) {
-        self.0.entry(key).or_default().push(value);
+    fn new(intervals: usize) -> Series<K> {
+        Series { values: BTreeMap::new(), intervals }
     }
-    fn median(mut values: Vec<f64>, intervals: usize) -> f64 {
-        values.resize(intervals.max(values.len()), 0.0);
-        median(&values)
+    fn add(&mut self, key: K, interval: usize, value: f64) {
+        let values = self.values.entry(key).or_insert_with(|| vec![0.0; self.intervals]);
+        values[interval] += value;
+    }
+    fn get(&self, key: &K) -> f64 {
+        self.values.get(key).map_or(0.0, |values| steady(values))
     }
 }
 
 fn usage(samples: &[Sample]) -> Usage {
     let pairs: Vec<(&Sample, &Sample)> = samples.windows(2).map(|w| (&w[0], &w[1])).collect();
     let intervals = pairs.len();
-    let (mut busy, mut steal) = (Series::default(), Series::default());
-    let mut by_who = Series::default();
-    let mut threads = Series::default();
-    let mut interrupts = Vec::new();
-    let (mut links, mut devices) = (Series::default(), Series::default());
-    for (a, b) in &pairs {
+    let (mut busy, mut steal) = (Series::new(intervals), Series::new(intervals));
+    let (mut ran, mut waited) = (Series::new(intervals), Series::new(intervals));
+    let (mut threads, mut waits) = (Series::new(intervals), Series::new(intervals));
+    let mut interrupts = Series::new(intervals);
+    let (mut links, mut devices) = (Series::new(intervals), Series::new(intervals));
+    let mut counted = false;
+    for (i, (a, b)) in pairs.iter().enumerate() {
         let seconds = (b.at - a.at).as_secs_f64().max(1e-3);
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         for (cpu, now) in &b.cpus {
             let Some(before) = a.cpus.get(cpu) else { continue };
-            busy.push(*cpu, now.busy.saturating_sub(before.busy) as f64 / 100.0 / seconds);
-            steal.push(*cpu, now.steal.saturating_sub(before.steal) as f64 / 100.0 / seconds);
+            busy.add(*cpu, i, rate(now.busy, before.busy) / 100.0);
+            steal.add(*cpu, i, rate(now.steal, before.steal) / 100.0);
         }
-        interrupts.push(b.interrupts.saturating_sub(a.interrupts) as f64 / seconds);
-        let mut sums = BTreeMap::<Who, f64>::new();
+        interrupts.add((), i, rate(b.interrupts, a.interrupts));
         for (id, now) in &b.threads {
-            let before = a.threads.get(id).map_or(0, |t| t.run_ns);
-            let part = now.run_ns.saturating_sub(before) as f64 / 1e9 / seconds;
-            *sums.entry(now.who).or_default() += part;
-            if now.who != Who::Foreign {
-                threads.push((now.who, now.name.clone(), *id), part.min(1.0));
+            let before = a.threads.get(id);
+            let part = rate(now.run_ns, before.map_or(0, |t| t.run_ns)) / 1e9;
+            ran.add(now.who, i, part);
+            if now.who == Who::Foreign {
+                continue;
             }
-        }
-        for who in [Who::Load, Who::Served, Who::Kernel, Who::Foreign] {
-            by_who.push(who, sums.get(&who).copied().unwrap_or_default());
+            let key = (now.who, now.name.clone(), *id);
+            if let Some(wait) = now.wait_ns {
+                counted = true;
+                let part = rate(wait, before.and_then(|t| t.wait_ns).unwrap_or(0)) / 1e9;
+                waited.add((), i, part);
+                waits.add(key.clone(), i, part.min(1.0));
+            }
+            threads.add(key, i, part.min(1.0));
         }
         for (name, now) in &b.links {
             let Some(before) = a.links.get(name) else { continue };
-            links.push((name.clone(), 0), now.0.saturating_sub(before.0) as f64 / seconds);
-            links.push((name.clone(), 1), now.1.saturating_sub(before.1) as f64 / seconds);
+            links.add((name.clone(), 0), i, rate(now.0, before.0));
+            links.add((name.clone(), 1), i, rate(now.1, before.1));
         }
         for (name, now) in &b.devices {
             let Some(before) = a.devices.get(name) else { continue };
-            for (i, (now, before)) in now.iter().zip(before).enumerate() {
-                devices.push((name.clone(), i), now.saturating_sub(*before) as f64 / seconds);
+            for (n, (now, before)) in now.iter().zip(before).enumerate() {
+                devices.add((name.clone(), n), i, rate(*now, *before));
             }
         }
     }
-    let who = |who| by_who.0.get(&who).map_or(0.0, |values| median(values));
     let allowed = allowed_cpus();
-    let cpus = busy.0.iter().map(|(&cpu, values)| CpuUse {
+    let cpus = busy.values.iter().map(|(&cpu, values)| CpuUse {
         cpu,
-        busy: median(values).min(1.0),
-        steal: steal.0.get(&cpu).map_or(0.0, |s| median(s)).min(1.0),
+        busy: steady(values).min(1.0),
+        steal: steal.get(&cpu).min(1.0),
         allowed: allowed.is_empty() || allowed.contains(&cpu),
     });
-    let mut threads: Vec<ThreadUse> = threads
-        .0
-        .into_iter()
-        .map(|((who, name, _), values)| ThreadUse {
-            name,
-            who,
-            busy: Series::<u8>::median(values, intervals),
-        })
-        .filter(|thread| thread.busy >= 0.02)
-        .collect();
+    let thread = |(key, values): (&(Who, String, i32), &Vec<f64>)| ThreadUse {
+        name: key.1.clone(),
+        who: key.0,
+        busy: steady(values),
+        waited: waits.get(key),
+    };
+    let mut threads: Vec<ThreadUse> =
+        threads.values.iter().map(thread).filter(|thread| thread.busy >= 0.02).collect();
     threads.sort_by(|a, b| b.busy.total_cmp(&a.busy));
     threads.truncate(THREADS_MAX);
-    let link = |name: &String| LinkUse {
-        name: name.clone(),
-        rx: links.0.get(&(name.clone(), 0)).map_or(0.0, |v| median(v)),
-        tx: links.0.get(&(name.clone(), 1)).map_or(0.0, |v| median(v)),
+    let names: BTreeSet<&String> = links.values.keys().map(|(name, _)| name).collect();
+    let link = |name: &String| {
+        let of = |way| links.get(&(name.clone(), way));
+        LinkUse { name: name.clone(), rx: of(0), tx: of(1) }
     };
-    let names: BTreeSet<&String> = links.0.keys().map(|(name, _)| name).collect();
+    let disks: BTreeSet<&String> = devices.values.keys().map(|(name, _)| name).collect();
     let device = |name: &String| {
-        let value = |i| devices.0.get(&(name.clone(), i)).map_or(0.0, |v| median(v));
+        let value = |n| devices.get(&(name.clone(), n));
         DeviceUse {
             name: name.clone(),
             operations: value(0),
@@ -291,15 +311,15 @@ fn usage(samples: &[Sample]) -> Usage {
             queue: value(3) / 1000.0,
         }
     };
-    let disks: BTreeSet<&String> = devices.0.keys().map(|(name, _)| name).collect();
     Usage {
         intervals: intervals as u32,
         cpus: cpus.collect(),
-        load_cpus: who(Who::Load),
-        served_cpus: who(Who::Served),
-        kernel_cpus: who(Who::Kernel),
-        foreign_cpus: who(Who::Foreign),
-        interrupts: median(&interrupts),
+        load_cpus: ran.get(&Who::Load),
+        served_cpus: ran.get(&Who::Served),
+        kernel_cpus: ran.get(&Who::Kernel),
+        foreign_cpus: ran.get(&Who::Foreign),
+        waited: counted.then(|| waited.get(&())),
+        interrupts: interrupts.get(&()),
         processes: Vec::new(),
         threads,
         links: names.into_iter().map(link).filter(|l| l.rx + l.tx > QUIET).collect(),
@@ -311,12 +331,6 @@ fn usage(samples: &[Sample]) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!((median(&[]), median(&[3.0]), median(&[9.0, 1.0, 2.0])), (0.0, 3.0, 2.0));
-        assert_eq!(median(&[1.0, 2.0, 3.0, 4.0]), 2.5);
-    }
 
     #[test]
     fn a_spinning_load_thread_is_seen_and_told_from_others() {
@@ -332,7 +346,7 @@ mod tests {
         while !spins.load(Relaxed) {
             std::thread::yield_now();
         }
-        let observer = Observer::start(LoadGroups::default()).unwrap();
+        let observer = Observer::start(LoadGroups::default(), Serving::Any).unwrap();
         std::thread::sleep(Duration::from_millis(1600));
         let usage = observer.stop(None);
         stop.store(true, Relaxed);

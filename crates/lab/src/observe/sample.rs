@@ -3,8 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::unix::fs::MetadataExt,
-    path::Path,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -12,19 +12,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_ticks::{self, Ticks};
 
+/// Nanoseconds of a tick of /proc.
+const TICK_NS: u64 = 10_000_000;
+
 /// Whose a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
     /// It makes the load.
     Load,
-    /// A Ropewalk process that serves it.
+    /// A process of Ropewalk that may serve it.
     Served,
     /// The kernel's own.
     Kernel,
     /// Another program's.
     #[default]
     Foreign,
+}
+
+/// Which of Ropewalk's processes serve the load: others of the same name on this machine are other programs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Serving {
+    /// Any of them may.
+    #[default]
+    Any,
+    /// None does.
+    Nobody,
+    /// Those whose command line names this directory of a cluster.
+    Below(PathBuf),
 }
 
 /// CPU time of one CPU in ticks of 10 ms.
@@ -38,6 +53,8 @@ pub struct Thread {
     pub name: String,
     pub who: Who,
     pub run_ns: u64,
+    /// How long it was ready to run and had no CPU, where the kernel counts that.
+    pub wait_ns: Option<u64>,
 }
 
 /// One reading.
@@ -57,8 +74,8 @@ pub struct Sample {
 }
 
 /// Reads everything.
-pub fn read(groups: &BTreeSet<i32>) -> Sample {
-    let (threads, namespaces, served) = threads(groups);
+pub fn read(groups: &BTreeSet<i32>, serving: &Serving) -> Sample {
+    let (threads, namespaces, served) = threads(groups, serving);
     let mut links = BTreeMap::new();
     add_links("", Path::new("/proc/self/net/dev"), &mut links);
     for (name, pid) in namespaces {
@@ -93,7 +110,7 @@ fn cpus() -> BTreeMap<u32, CpuTicks> {
 /// processes that serve.
 type Seen = (BTreeMap<i32, Thread>, BTreeMap<String, i32>, BTreeSet<i32>);
 
-fn threads(groups: &BTreeSet<i32>) -> Seen {
+fn threads(groups: &BTreeSet<i32>, serving: &Serving) -> Seen {
     let (mut threads, mut namespaces, mut served) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let own = std::process::id() as i32;
     let home = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
@@ -107,7 +124,8 @@ fn threads(groups: &BTreeSet<i32>) -> Seen {
         let who = match () {
             () if makes_load(pid, &all, groups) => Who::Load,
             () if pid == 2 || stat.parent == 2 => Who::Kernel,
-            () if stat.name == own_name || stat.name == "ropewalk" => Who::Served,
+            () if pid == own => Who::Served,
+            () if (stat.name == own_name || stat.name == "ropewalk") && serves(pid, serving) => Who::Served,
             () => Who::Foreign,
         };
         if who == Who::Served && pid != own {
@@ -120,8 +138,8 @@ fn threads(groups: &BTreeSet<i32>) -> Seen {
             namespaces.entry(namespace_name(ns.ino())).or_insert(pid);
         }
         if who == Who::Foreign || who == Who::Kernel {
-            let (name, run_ns) = (stat.name.clone(), stat.ticks * 10_000_000);
-            threads.insert(pid, Thread { name, who, run_ns });
+            let (name, run_ns) = (stat.name.clone(), stat.ticks * TICK_NS);
+            threads.insert(pid, Thread { name, who, run_ns, wait_ns: None });
             continue;
         }
         for tid in numbers(Path::new(&format!("/proc/{pid}/task"))) {
@@ -134,7 +152,8 @@ fn threads(groups: &BTreeSet<i32>) -> Seen {
                 who => who,
             };
             let full = if name == stat.name { name.to_owned() } else { format!("{}/{name}", stat.name) };
-            threads.insert(tid, Thread { name: full, who, run_ns: run_ns(&dir) });
+            let (run_ns, wait_ns) = times(&dir);
+            threads.insert(tid, Thread { name: full, who, run_ns, wait_ns });
         }
     }
     (threads, namespaces, served)
@@ -154,11 +173,26 @@ fn makes_load(mut pid: i32, all: &BTreeMap<i32, Stat>, groups: &BTreeSet<i32>) -
     false
 }
 
-/// Nanoseconds on a CPU, by the scheduler's statistics where it keeps them.
-fn run_ns(dir: &str) -> u64 {
-    let exact = fs::read_to_string(format!("{dir}/schedstat")).ok();
-    let exact = exact.and_then(|text| text.split(' ').next()?.parse().ok());
-    exact.or_else(|| Some(stat(&format!("{dir}/stat"))?.ticks * 10_000_000)).unwrap_or_default()
+/// Whether a process of Ropewalk serves the load, as far as can be told.
+fn serves(pid: i32, serving: &Serving) -> bool {
+    match serving {
+        Serving::Any => true,
+        Serving::Nobody => false,
+        Serving::Below(dir) => {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == dir.as_os_str().as_bytes())
+        }
+    }
+}
+
+/// Nanoseconds on a CPU, and ready to run without one, by the scheduler's statistics where it keeps them.
+fn times(dir: &str) -> (u64, Option<u64>) {
+    let exact = fs::read_to_string(format!("{dir}/schedstat")).ok().and_then(|text| {
+        let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
+        Some((words.next()??, Some(words.next()??)))
+    });
+    let ticks = || Some((stat(&format!("{dir}/stat"))?.ticks * TICK_NS, None));
+    exact.or_else(ticks).unwrap_or_default()
 }
 
 struct Stat {

@@ -126,21 +126,18 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
             continue;
         }
         let of_series: Vec<Record> = own.iter().filter(|r| r.cell.series == one.name).cloned().collect();
-        let evidence = verdict::evidence(
-            planned.plan.step,
-            &analysis,
-            &of_series,
-            &run.machine,
-            &bundle(planned, &of_series),
-            &|link, record| capacity(planned, run, link, record),
-        );
+        let (of, links) = (planned.plan.step, bundle(planned, &of_series));
+        let judged = verdict::judged(of, &analysis).into_iter().filter_map(|point| {
+            let capacity = |link: &str, record: &Record| capacity(planned, run, link, record);
+            verdict::evidence(of, &analysis, point, &of_series, &run.machine, &links, &capacity)
+        });
+        let verdict = verdict::first_known(judged.map(|evidence| verdict::judge(&evidence)));
         let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
         let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
         let mut cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
         cross_check.extend(last.and_then(|r| effort(r, one.figure)));
         let records: Vec<Record> = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
         let jobs = jobs(&records, &run.machine);
-        let verdict = evidence.as_ref().map(verdict::judge);
         series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, jobs, records });
     }
     let best = |one: &SeriesReport| one.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);

@@ -1,10 +1,10 @@
 //! What stands in while a series is measured: made when a series needs it, kept while the next one needs the same.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::RunError;
 use crate::{
-    observe::Watched,
+    observe::{Serving, Watched},
     plan::{Plan, Series, Step},
     results::Results,
     standin::{self, Bed, BedSpec, Cluster, ClusterSpec},
@@ -15,6 +15,8 @@ use crate::{
 const FILES_MAX: u32 = 16;
 /// And so many where the steps say no number.
 const FILES: u32 = 4;
+/// What statfs(2) says of a mount whose file system is a process.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
 
 /// A load that writes gets only what was named as writable.
 pub(super) fn for_series(targets: &Targets, series: &Series) -> Targets {
@@ -37,6 +39,19 @@ impl StandIns {
     /// The cluster that stands now, if its processes can be asked what they did.
     pub(super) fn watched(&self) -> Option<&Watched> {
         self.cluster.as_ref()?.watched.as_ref()
+    }
+
+    /// Which of Ropewalk's processes serve a load on these targets.
+    pub(super) fn serving(&self, targets: &Targets) -> Serving {
+        if let Some(cluster) = &self.cluster {
+            // Its processes name it without links.
+            let dir = cluster.dir();
+            return Serving::Below(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+        }
+        let devices = targets.devices.iter().map(|device| device.path.as_path());
+        let mut all = targets.dirs.iter().map(PathBuf::as_path).chain(devices);
+        let mounted = |path| rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type == FUSE);
+        if all.any(mounted) { Serving::Any } else { Serving::Nobody }
     }
 
     /// The targets of a series; where it needs some and none is named, others stand in.

@@ -27,9 +27,12 @@ pub(super) fn slow_pdisk(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
     let (node, pdisk, late) = (1 + draw.below(4), 1 + draw.below(2), 60 + draw.below(90));
     let fault = format!("ROPEWALK_PDISK_FAULT=delay {late}ms on=any path=/n{node}/pdisk{pdisk}/");
     let under = if with { vec!["env".to_owned(), fault] } else { Vec::new() };
-    let set =
-        "operation = 'create', pattern = 'seq', record = '1m', amount = '48m', pdisks = 8, speed = 4000";
-    let plan = head("workers", "[1, 2, 4]") + &series("perf", "bytes", set);
+    // Where none is late it is done sooner: more, so that it lasts.
+    let amount = if with { 48 } else { 192 };
+    let set = format!(
+        "operation = 'create', pattern = 'seq', record = '1m', amount = '{amount}m', pdisks = 8, speed = 4000"
+    );
+    let plan = head("workers", "[1, 2, 4]") + &series("perf", "bytes", &set);
     // Its number in the cluster, where two are on each node.
     let number = 2 * (node - 1) + pdisk;
     Ok(Ok(Staged { under, plan, place: format!("n{node}/pdisk{number}"), ..Staged::default() }))
@@ -58,9 +61,10 @@ pub(super) fn slow_manager(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
 
 /// Client nodes that all write one file, each block of which has one writer at a time; or each a file of its own.
 pub(super) fn one_file(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
-    let record = 64 << draw.below(2);
+    // Where nobody takes tokens away it is done sooner: more, so that it lasts.
+    let (record, amount) = (64 << draw.below(2), if with { 32 } else { 128 });
     let set = format!(
-        "operation = 'write', pattern = 'rand', record = '{record}k', amount = '32m', shared = {with}, speed = 4000"
+        "operation = 'write', pattern = 'rand', record = '{record}k', amount = '{amount}m', shared = {with}, speed = 4000"
     );
     let plan = head("nodes", "[1, 2, 4]") + &series("perf", "bytes", &set);
     Ok(Ok(Staged { plan, place: "tokens".into(), ..Staged::default() }))

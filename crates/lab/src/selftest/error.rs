@@ -17,10 +17,8 @@ pub enum SelfTestError {
         source: io::Error,
     },
     /// A run of the lab failed.
-    #[error("the run of {staging} failed: {said}")]
+    #[error("the run failed: {said}")]
     Run {
-        /// What was staged.
-        staging: String,
         /// What it said.
         said: String,
     },

@@ -17,6 +17,12 @@ const FILLED: f64 = 0.9;
 const BEYOND: u64 = 2;
 /// What moves less than this of the payload did not carry it.
 const CARRIES: f64 = 0.25;
+/// What moves so much of it moved all of it, as far as counters can tell.
+const CARRIES_ALL: f64 = 0.75;
+/// A load that has no CPU for this part of the time in which it wants one waits for it.
+const STARVED: f64 = 0.25;
+/// Part of its CPUs that a load has at least where it is thought to want all, if the kernel does not count who waits.
+const WANTS: f64 = 0.2;
 /// What counts as a full CPU at least while other programs work.
 const BESIDE_OTHERS: f64 = 0.9;
 
@@ -71,6 +77,8 @@ pub struct Evidence {
     pub own_cpus: f64,
     /// CPUs' worth of work of other programs.
     pub foreign_cpus: f64,
+    /// Threads of the load and of what serves it that were ready to run and had no CPU, at a time; where that is known.
+    pub waited: Option<f64>,
     /// The busiest threads.
     pub threads: Vec<ThreadUse>,
     /// Named parts that take part.
@@ -87,7 +95,7 @@ pub struct Evidence {
     pub one_queue: Option<String>,
     /// Of a load that reads the same again: what its cluster's own link moved by the payload.
     pub missed: Option<f64>,
-    /// The payload by what all CPUs can copy at most.
+    /// The payload by what can be copied at most in the CPU time that the load had.
     pub copied: f64,
     /// Whether the load goes over more than the CPUs' caches can hold; false where that is not known.
     pub beyond_caches: bool,
@@ -113,7 +121,24 @@ impl Evidence {
     /// Part of the CPUs that other programs and the host took, and what the host took.
     pub(super) fn others(&self) -> (f64, f64) {
         let stolen = self.allowed().map(|cpu| cpu.steal).sum::<f64>();
-        ((self.foreign_cpus + stolen) / self.allowed().count().max(1) as f64, stolen)
+        ((self.foreign_here() + stolen) / self.allowed().count().max(1) as f64, stolen)
+    }
+    /// CPUs' worth of work of other programs on the CPUs that the load may use.
+    pub(super) fn foreign_here(&self) -> f64 {
+        let busy: f64 = self.allowed().map(|cpu| cpu.busy).sum();
+        self.foreign_cpus.min((busy - self.own_cpus).max(0.0))
+    }
+    /// Part of the time in which threads of the load and of what serves it want a CPU that they have none; where that is known.
+    pub(super) fn starved(&self) -> Option<f64> {
+        Some(self.waited? / (self.own_cpus + self.waited?).max(f64::MIN_POSITIVE))
+    }
+    /// Whether the load would use all its CPUs, had it them to itself, and waits for them.
+    pub(super) fn contends(&self) -> bool {
+        let cpus = self.allowed().count() as f64;
+        match self.starved().zip(self.waited) {
+            Some((starved, waited)) => starved >= STARVED && self.own_cpus + waited >= FILLED * cpus,
+            None => self.own_cpus >= WANTS * cpus,
+        }
     }
     /// Whether others took so much, or so little was seen, that no verdict is sure.
     pub(super) fn doubtful(&self) -> bool {
@@ -132,19 +157,25 @@ fn missed(record: &Record, payload: f64) -> Option<f64> {
         .then(|| own.map(|link| link.tx).sum::<f64>() / payload)
 }
 
-/// Gathers the evidence for a series. `records` are all of the plan's.
+/// The points that may be judged, the best first: those after the knee, for what is the limit is full there; without a knee the last.
+pub fn judged(of: Step, analysis: &Analysis) -> Vec<&Point> {
+    // Of a load that grows only the end was watched for what is busy.
+    let knee = analysis.knee.filter(|_| of != Step::Writers);
+    let after: Vec<&Point> =
+        analysis.points.iter().filter(|point| knee.is_some_and(|knee| point.step > knee)).collect();
+    if after.is_empty() { analysis.points.last().into_iter().collect() } else { after }
+}
+
+/// Gathers the evidence for a point of a series. `records` are all of the series'.
 pub fn evidence(
     of: Step,
     analysis: &Analysis,
+    point: &Point,
     records: &[Record],
     machine: &Machine,
     bundle: &[String],
     capacity: &dyn Fn(&str, &Record) -> Option<f64>,
 ) -> Option<Evidence> {
-    // Of a load that grows only the end was watched for what is busy.
-    let judged = analysis.knee.filter(|_| of != Step::Writers);
-    let after = analysis.points.iter().find(|point| judged.is_some_and(|knee| point.step > knee));
-    let point: &Point = after.or(analysis.points.last())?;
     let record = records.iter().find(|record| record.id == point.record)?;
     let first = analysis.points.first()?.step;
     let usage: &Usage = &record.usage;
@@ -174,15 +205,19 @@ pub fn evidence(
             Some(PartEvidence { name: part.name.clone(), alone, best_of_kind: part.best_of_kind })
         })
         .collect();
-    // What others move on the same disk is none of the load's.
+    // Counters are read now and then, the payload is counted: a disk that moved about all of it moved it. What others move on
+    // the same disk is none of the load's.
     let disk_rate = |record: &Record, name: &str| {
         let device = record.usage.devices.iter().find(|device| device.name == name);
         let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
-        device.map_or(0.0, |device| if payload > 0.0 { device.bytes.min(payload) } else { device.bytes })
+        match device.map_or(0.0, |device| device.bytes) {
+            bytes if payload > 0.0 && bytes >= CARRIES_ALL * payload => payload,
+            bytes => bytes,
+        }
     };
     let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
-    if of == Step::Queues {
-        // Strip stores of the run lie on disks that only the counters name.
+    if !matches!(of, Step::Connections | Step::Pairs) {
+        // Strip stores, and clusters of the run's own, lie on disks that only the counters name.
         on.extend(usage.devices.iter().map(|d| &d.name));
     }
     // What files give from the page cache no disk limits, whoever uses that disk meanwhile.
@@ -203,6 +238,8 @@ pub fn evidence(
     let reached = |part: &Alone| part.bytes.map(|bytes| bytes.min(most));
     let reach = analysis.parts.iter().take(point.step as usize).filter_map(reached).sum::<u64>();
     let disks_asked = record.cell.params.get("disks").and_then(|n| n.parse().ok()).unwrap_or(0);
+    let own_cpus = usage.load_cpus + usage.served_cpus + usage.kernel_cpus;
+    let had = (own_cpus / f64::from(machine.cpus.max(1))).min(1.0);
     Some(Evidence {
         of,
         step: point.step,
@@ -217,8 +254,9 @@ pub fn evidence(
         cpus: usage.cpus.clone(),
         load_cpus: usage.load_cpus,
         served_cpus: usage.served_cpus,
-        own_cpus: usage.load_cpus + usage.served_cpus + usage.kernel_cpus,
+        own_cpus,
         foreign_cpus: usage.foreign_cpus,
+        waited: usage.waited,
         threads: usage.threads.clone(),
         parts,
         links,
@@ -227,7 +265,7 @@ pub fn evidence(
         queue_disks: disks_asked,
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
         missed: missed(record, payload),
-        copied: payload / machine.memory_copy.max(f64::MIN_POSITIVE),
+        copied: payload / (machine.memory_copy * had).max(f64::MIN_POSITIVE),
         beyond_caches: machine.caches > 0 && reach >= BEYOND * machine.caches,
         inside: usage.inside.clone(),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),

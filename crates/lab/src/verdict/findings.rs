@@ -5,19 +5,19 @@ use super::{
     percent, rate,
 };
 use crate::{
-    observe::{CpuUse, Inside, PdiskUse, Who, median},
+    observe::{CpuUse, Inside, PdiskUse, ThreadUse, Who, median},
     plan::Step,
 };
 
 /// A link that carries less than this of the busiest of its bundle is idle beside it.
 const IDLE: f64 = 0.2;
-/// Part of its CPUs that a load gets at least beside others, if it wants all it can get.
-const OWN: f64 = 0.4;
-/// Part of its CPUs that a load has at least where others that have more are the reason.
-const WANTS: f64 = 0.2;
+/// CPUs of which this part is busy are full where the load waits for them besides.
+const CROWDED: f64 = 0.75;
+/// Threads that wait for a CPU at a time, below which that is not what holds the load up,
+const KEPT: f64 = 0.5;
+/// and the part of the time they want one.
+const KEPT_PART: f64 = 0.5;
 
-/// Part of the load's work that is all of it but for what starts and watches it.
-const FILLED: f64 = 0.9;
 /// Part of the CPUs' work from which on it is told whose it is.
 const TOLD: f64 = 0.05;
 
@@ -36,42 +36,41 @@ pub(super) fn page_pool(e: &Evidence) -> Option<Finding> {
 
 /// All CPUs that the load may use on one of the nodes.
 pub(super) fn full_cpus(e: &Evidence) -> Option<Finding> {
-    let mut nodes: Vec<u32> = e.cpus.iter().map(CpuUse::node).collect();
-    nodes.dedup();
-    nodes.iter().find_map(|&node| full_cpus_of(e, node, nodes.len() > 1))
+    on_a_node(e, e.filled())
 }
 
-fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
-    let full = e.filled();
+/// CPUs that are nearly full, and for which the load waits: it hands work from thread to thread, and each waits for its turn.
+pub(super) fn crowded_cpus(e: &Evidence) -> Option<Finding> {
+    if e.waited.is_some() && e.contends() { on_a_node(e, CROWDED) } else { None }
+}
+
+fn on_a_node(e: &Evidence, full: f64) -> Option<Finding> {
+    let mut nodes: Vec<u32> = e.cpus.iter().map(CpuUse::node).collect();
+    nodes.dedup();
+    nodes.iter().find_map(|&node| full_cpus_of(e, node, nodes.len() > 1, full))
+}
+
+fn full_cpus_of(e: &Evidence, node: u32, several: bool, full: f64) -> Option<Finding> {
     let own: Vec<&CpuUse> = e.cpus.iter().filter(|cpu| cpu.node() == node).collect();
     let allowed: Vec<&&CpuUse> = own.iter().filter(|cpu| cpu.allowed).collect();
     // Together: which of them is busier is the scheduler's affair.
     let busy = allowed.iter().map(|cpu| cpu.busy + cpu.steal).sum::<f64>() / allowed.len().max(1) as f64;
-    // What hardly uses a CPU itself is not limited by CPUs that others fill.
-    let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
-    if others && threads_alone(e) {
+    if allowed.is_empty() || busy < full * e.cpu_full {
         return None;
     }
-    if busy >= full * e.cpu_full
-        && others
-        && e.foreign_cpus >= e.own_cpus
-        && e.own_cpus >= WANTS * allowed.len() as f64
-    {
-        let text = format!(
-            "other programs: they have {:.2} of {} full CPUs, and the load only {:.2}",
-            e.foreign_cpus,
-            allowed.len(),
-            e.own_cpus
-        );
-        return Some((Limit::Neighbour, vec!["other programs".into()], text));
-    }
-    if busy < full * e.cpu_full || (others && e.own_cpus < OWN * allowed.len() as f64) {
+    // Others that fill what the load leaves keep nothing from it.
+    let foreign = e.foreign_here();
+    let others = foreign > FOREIGN * e.allowed().count() as f64;
+    if others && !e.contends() {
         return None;
+    }
+    if others && foreign >= e.own_cpus {
+        return Some(neighbour(e));
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.name())).collect();
-    if e.copied >= full && e.beyond_caches && !others && !several && allowed.len() == own.len() {
+    if e.copied >= e.filled() && e.beyond_caches && !several && allowed.len() == own.len() {
         let text = format!(
-            "memory: all CPUs are full, and the load moves {} of what they together copy at most, from more than their caches hold",
+            "memory: all CPUs are full, and the load moves {} of what can be copied in its CPU time, from more than their caches hold",
             percent(e.copied)
         );
         return Some((Limit::Memory, vec!["memory".into()], text));
@@ -87,11 +86,8 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
     }
     let worked = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
     let share = |part: f64| percent((part / worked).min(1.0));
-    let whose = [
-        ("Ropewalk's", e.served_cpus),
-        ("the load generators'", e.load_cpus),
-        ("other programs'", e.foreign_cpus),
-    ];
+    let whose =
+        [("Ropewalk's", e.served_cpus), ("the load generators'", e.load_cpus), ("other programs'", foreign)];
     let whose = whose.into_iter().filter(|(_, part)| *part >= TOLD * worked);
     let whose: Vec<String> = whose.map(|(who, part)| format!("{} {who}", share(part))).collect();
     let text = format!(
@@ -103,12 +99,25 @@ fn full_cpus_of(e: &Evidence, node: u32, several: bool) -> Option<Finding> {
     Some((Limit::Cpu, names, text))
 }
 
-/// Whether the load's work is done by threads each of which has a CPU to itself: others that fill the rest keep nothing from them.
-fn threads_alone(e: &Evidence) -> bool {
-    let full = e.threads.iter().filter(|thread| thread.busy >= e.filled() * e.cpu_full);
-    let own = full.filter(|thread| thread.who == Who::Load || thread.who == Who::Served);
-    let work: f64 = own.map(|thread| thread.busy).sum();
-    work > 0.0 && work >= FILLED * e.own_cpus
+/// Others that have more of the CPUs than the load, which waits for them.
+fn neighbour(e: &Evidence) -> Finding {
+    let waits = match e.starved() {
+        Some(part) => format!("; it has no CPU for {} of the time that it wants one", percent(part)),
+        None => String::new(),
+    };
+    let text = format!(
+        "other programs: they have {:.2} of {} CPUs, and the load only {:.2}{waits}",
+        e.foreign_here(),
+        e.allowed().count(),
+        e.own_cpus
+    );
+    (Limit::Neighbour, vec!["other programs".into()], text)
+}
+
+/// By elimination: nothing that the load uses is full, but its threads wait for CPUs that others have.
+pub(super) fn kept_waiting(e: &Evidence) -> Option<Finding> {
+    let kept = e.waited.is_some_and(|waited| waited >= KEPT) && e.starved() >= Some(KEPT_PART);
+    (kept && e.foreign_here() >= e.own_cpus).then(|| neighbour(e))
 }
 
 pub(super) fn slow_parts(e: &Evidence, full: f64) -> Option<Finding> {
@@ -172,11 +181,19 @@ pub(super) fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
     Some((Limit::HashPolicy, names, text))
 }
 
+/// A thread that never sleeps: it works, or waits for a CPU.
 pub(super) fn full_thread(e: &Evidence) -> Option<Finding> {
-    let mut full_ones = e.threads.iter().filter(|thread| thread.busy >= e.filled() * e.cpu_full);
-    let thread = full_ones.next()?;
+    let ready = |thread: &&ThreadUse| thread.busy + thread.waited >= e.filled() * e.cpu_full;
+    let thread = e.threads.iter().find(ready)?;
+    // What others keep from it is more than what it does.
+    if thread.waited > thread.busy && e.foreign_here() > e.own_cpus {
+        return Some(neighbour(e));
+    }
     let names = vec![thread.name.clone()];
-    let busy = percent(thread.busy);
+    let busy = match thread.busy >= e.filled() * e.cpu_full {
+        true => percent(thread.busy),
+        false => format!("{}, and waits for a CPU for {}", percent(thread.busy), percent(thread.waited)),
+    };
     Some(match thread.who {
         Who::Load => {
             let text = format!("the load generator: its thread {} is full ({busy})", thread.name);
@@ -303,6 +320,8 @@ pub(super) fn no_limit(e: &Evidence, full: f64) -> Finding {
 const BUSY: f64 = 0.6;
 /// and takes so many times as long as the others for a batch.
 const SLOWER: f64 = 2.5;
+/// Disks that have something to do for this part of the time are busy.
+const BUSY_ALL: f64 = 0.8;
 /// Batches a second that say something.
 const BATCHES: f64 = 2.0;
 /// Part of what programs wait for that is the reason.
@@ -364,6 +383,28 @@ pub(super) fn commits(e: &Evidence) -> Option<Finding> {
             inside.flush_ms
         );
         (Limit::Manager, vec!["manager".into()], text)
+    })
+}
+
+/// Disks of a cluster that have something to do nearly all the time: all its pdisks, or that of its manager. By elimination: a pdisk
+/// is busy too while its process waits for a CPU.
+pub(super) fn busy_disks(e: &Evidence) -> Option<Finding> {
+    let inside = e.inside.as_ref().filter(|inside| inside.waiting >= WAITING)?;
+    let all = inside.pdisks.len();
+    let busy = inside.pdisks.iter().map(|pdisk| pdisk.busy).sum::<f64>() / all.max(1) as f64;
+    if all > 0 && busy >= BUSY_ALL {
+        let text =
+            format!("the disks: each of {all} pdisks has something to do {} of the time", percent(busy));
+        return Some((Limit::Device, vec!["pdisks".into()], text));
+    }
+    (inside.commits >= BUSY_ALL).then(|| {
+        let text = format!(
+            "the manager's disk: the manager is in a commit {} of the time, {:.1} ms each, where a flush of that disk takes {:.1} ms",
+            percent(inside.commits),
+            inside.commit_ms,
+            inside.flush_ms
+        );
+        (Limit::Device, vec!["the manager's disk".into()], text)
     })
 }
 

@@ -13,7 +13,7 @@ fn link(name: &str, got: f64, alone: f64) -> SharedEvidence {
 }
 
 fn thread(name: &str, who: Who, busy: f64) -> ThreadUse {
-    ThreadUse { name: name.into(), who, busy }
+    ThreadUse { name: name.into(), who, busy, waited: 0.0 }
 }
 
 /// A quiet machine at a knee, with nothing full.
@@ -30,6 +30,7 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         served_cpus: 0.0,
         own_cpus: 0.3,
         foreign_cpus: 0.0,
+        waited: Some(0.0),
         threads: vec![thread("fio", Who::Load, 0.2)],
         parts: Vec::new(),
         links: Vec::new(),
@@ -80,6 +81,9 @@ fn what_only_the_cluster_can_tell_is_named_also_where_it_scales() {
         judge(&Evidence { inside: Some(inside), ..idle(Step::Nodes, efficiency) })
     };
     assert_eq!(of(quiet.clone(), 0.97).limit, Limit::Clients);
+    // All of them busy alike, the manager's disk as well.
+    assert_eq!(of(quiet.clone(), 0.5).limit, Limit::Device);
+    let quiet = Inside { commits: 0.6, pdisks: (0..8).map(|n| pdisk(n, 0.5, 5.0)).collect(), ..quiet };
     assert_eq!(of(quiet.clone(), 0.5).limit, Limit::NotKnown);
     let mut one = quiet.clone();
     one.pdisks[5] = pdisk(5, 0.95, 60.0);
@@ -158,23 +162,97 @@ fn full_cpus_and_threads() {
     assert_eq!(limit(&served), Limit::Cpu);
 }
 
-#[test]
-fn a_thread_with_a_cpu_to_itself_is_the_limit_though_others_fill_the_rest() {
-    let beside = |load: f64| Evidence {
+/// CPUs that are full, of whose work the load has so much, and waits so much.
+fn beside(of: Step, load: f64, waited: f64) -> Evidence {
+    Evidence {
         cpus: cpus(&[0.98, 0.97]),
-        threads: vec![thread("fio", Who::Load, load)],
+        threads: vec![ThreadUse { waited, ..thread("fio", Who::Load, load) }],
         load_cpus: load,
         own_cpus: load,
         foreign_cpus: 1.95 - load,
-        ..idle(Step::Workers, 0.4)
-    };
-    let verdict = judge(&beside(0.95));
+        waited: Some(waited),
+        ..idle(of, 0.4)
+    }
+}
+
+#[test]
+fn a_thread_with_a_cpu_to_itself_is_the_limit_though_others_fill_the_rest() {
+    let verdict = judge(&beside(Step::Workers, 0.95, 0.02));
     assert_eq!((verdict.limit, verdict.confidence), (Limit::LoadThread, Confidence::Low));
-    // One that they keep from its CPU is not.
-    assert_eq!(limit(&beside(0.6)), Limit::Neighbour);
-    // Nor are others the reason where threads of its own fill every CPU together.
-    let many = Evidence { threads: vec![thread("fio", Who::Load, 0.5); 2], ..beside(1.0) };
-    assert_eq!(limit(&many), Limit::Cpu);
+    // One that others keep from its CPU for a while is still the only one that could do more.
+    assert_eq!(limit(&beside(Step::Workers, 0.7, 0.3)), Limit::LoadThread);
+    assert_eq!(limit(&beside(Step::Workers, 0.3, 0.68)), Limit::Neighbour);
+    // One that sleeps half of the time is kept from nothing.
+    assert_eq!(limit(&beside(Step::Workers, 0.5, 0.05)), Limit::NotKnown);
+}
+
+#[test]
+fn others_are_the_limit_where_the_load_waits_for_cpus_that_they_have() {
+    let three = |load: f64, waited: f64| Evidence {
+        threads: vec![ThreadUse { waited: waited / 3.0, ..thread("fio", Who::Load, load / 3.0) }; 3],
+        ..beside(Step::Devices, load, waited)
+    };
+    let verdict = judge(&three(0.7, 2.3));
+    assert!(verdict.limit == Limit::Neighbour && verdict.text.contains("77 % of the time"), "{verdict:?}");
+    // However the steps scale: each part alone was held back as well.
+    assert_eq!(limit(&Evidence { efficiency: 0.97, knee: None, ..three(0.7, 2.3) }), Limit::Neighbour);
+    // The load has more than they: its own threads are what it waits for.
+    assert_eq!(limit(&three(1.2, 1.8)), Limit::Cpu);
+    // It hardly wants any: what is the limit is elsewhere.
+    let little = Evidence { efficiency: 0.97, knee: None, ..three(0.1, 0.2) };
+    assert_eq!(limit(&little), Limit::None);
+    assert_eq!(limit(&three(0.1, 0.2)), Limit::NotKnown);
+    // By elimination: it cannot fill the CPUs, and has none for most of the time.
+    assert_eq!(limit(&three(0.4, 0.8)), Limit::Neighbour);
+    // Pinned beside others: only what they do on its CPU counts.
+    let mut pinned = three(0.95, 2.0);
+    pinned.cpus[1].allowed = false;
+    pinned.foreign_cpus = 1.0;
+    assert_eq!(limit(&pinned), Limit::PinnedCpu);
+    // A kernel that does not count who waits: what they have decides.
+    let unknown = Evidence { waited: None, ..three(0.7, 0.0) };
+    assert_eq!(limit(&unknown), Limit::Neighbour);
+    assert_eq!(limit(&Evidence { own_cpus: 0.2, ..unknown }), Limit::NotKnown);
+}
+
+#[test]
+fn cpus_between_whose_threads_work_is_handed_on_are_crowded_before_they_are_full() {
+    let e =
+        Evidence { cpus: cpus(&[0.85, 0.83]), own_cpus: 1.6, waited: Some(1.0), ..idle(Step::Workers, 0.5) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
+    // Nobody waits: there is something else.
+    assert_eq!(limit(&Evidence { waited: Some(0.1), ..e.clone() }), Limit::NotKnown);
+    assert_eq!(limit(&Evidence { cpus: cpus(&[0.6, 0.5]), ..e }), Limit::NotKnown);
+}
+
+#[test]
+fn disks_that_are_always_busy_are_the_limit_by_elimination() {
+    use crate::observe::{Inside, PdiskUse};
+    let pdisk = |busy| PdiskUse { name: "n1/pdisk1".into(), busy, mean_ms: 9.0, batches: 50.0 };
+    let inside = |busy: f64, commits: f64| Inside {
+        waiting: 4.0,
+        commits,
+        commit_ms: 4.0,
+        flush_ms: 3.0,
+        pdisks: vec![pdisk(busy); 3],
+        ..Inside::default()
+    };
+    let of = |inside| judge(&Evidence { inside: Some(inside), ..idle(Step::Nodes, 0.5) });
+    let verdict = of(inside(0.9, 0.2));
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Device, Confidence::Medium));
+    assert_eq!(of(inside(0.3, 0.9)).names, ["the manager's disk"]);
+    assert_eq!(of(inside(0.3, 0.3)).limit, Limit::NotKnown);
+    assert_eq!(of(Inside { waiting: 0.1, ..inside(0.9, 0.9) }).limit, Limit::NotKnown);
+}
+
+#[test]
+fn the_first_step_that_knows_is_heard() {
+    let of = |limit| Verdict { limit, ..judge(&idle(Step::Devices, 0.5)) };
+    let first = |all: &[Limit]| first_known(all.iter().map(|limit| of(*limit))).map(|v| v.limit);
+    assert_eq!(first(&[Limit::NotKnown, Limit::Cpu, Limit::Link]), Some(Limit::Cpu));
+    assert_eq!(first(&[Limit::NotKnown]), Some(Limit::NotKnown));
+    assert_eq!(first(&[]), None);
 }
 
 #[test]
@@ -194,7 +272,8 @@ fn one_full_node_of_several_is_named() {
 #[test]
 fn other_programs_make_it_doubtful() {
     let cpus = cpus(&[0.97, 0.95]);
-    let e = Evidence { cpus, own_cpus: 1.1, foreign_cpus: 0.8, ..idle(Step::Devices, 0.5) };
+    let waited = Some(1.9);
+    let e = Evidence { cpus, own_cpus: 1.1, foreign_cpus: 0.8, waited, ..idle(Step::Devices, 0.5) };
     let verdict = judge(&e);
     assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
     assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 0.8")), "{verdict:?}");
@@ -202,7 +281,8 @@ fn other_programs_make_it_doubtful() {
     let e = Evidence { own_cpus: 0.6, foreign_cpus: 1.3, ..e };
     assert_eq!((limit(&e), judge(&e).confidence), (Limit::Neighbour, Confidence::Low));
     // Others fill them, and the load hardly wants any.
-    assert_eq!(limit(&Evidence { own_cpus: 0.1, foreign_cpus: 1.3, ..e }), Limit::NotKnown);
+    let little = Evidence { own_cpus: 0.1, waited: Some(0.1), foreign_cpus: 1.3, ..e };
+    assert_eq!(limit(&little), Limit::NotKnown);
 }
 
 #[test]
@@ -283,6 +363,6 @@ fn a_steady_load_drifts_or_does_not() {
     }
     assert_eq!(judged(None).limit, Limit::NotKnown);
     // Beside others nothing is sure.
-    let e = Evidence { drift: Some(of(-0.3, None, &[])), foreign_cpus: 1.0, ..idle(Step::Periods, 1.0) };
+    let e = Evidence { drift: Some(of(-0.3, None, &[])), ..beside(Step::Periods, 0.3, 0.0) };
     assert_eq!(judge(&e).confidence, Confidence::Low);
 }
