@@ -57,6 +57,7 @@ const SELDOM: &[(&str, &str, &[&str])] = &[
     ("token_give_up_seconds", "what", &["at_once", "cleaned"]),
     ("stripe_retries", "what", &["read", "write"]),
     ("nsd_cache_bytes", "how", &["hit", "miss"]),
+    ("nsd_cache_miss_bytes", "reason", &["first", "second", "changed", "far", "large", "off"]),
     (
         "net_refused_handshakes",
         "reason",

@@ -34,7 +34,7 @@ pub use registry::{
     FamilySnapshot, HISTOGRAM_SERIES_PER_FAMILY_MAX, HISTOGRAMS_MAX, HistSummary, Kind, OTHER, Registry,
     SERIES_MAX, SERIES_PER_FAMILY_MAX, SeriesSnapshot, SeriesValue, Snapshot, StatsError,
 };
-pub use table::{DERIVED, Measure, STATISTICS, Source, Statistic, derived_from, markdown};
+pub use table::{Measure, STATISTICS, Source, Statistic, markdown};
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 

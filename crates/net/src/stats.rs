@@ -75,11 +75,13 @@ impl Drop for Number {
     }
 }
 
-/// Counters of one connection.
+/// What is counted of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnStats {
     pub sent_bytes: Counter,
     pub received_bytes: Counter,
+    /// Of calls, without what the peer says that it took for them.
+    pub round_trips: Histogram,
     _number: Option<Number>,
 }
 
@@ -97,6 +99,7 @@ impl ConnStats {
         ConnStats {
             sent_bytes: counter("net_connection_sent_bytes", &labels),
             received_bytes: counter("net_connection_received_bytes", &labels),
+            round_trips: histogram("net_round_trip_seconds", &labels),
             _number: number,
         }
     }

@@ -7,7 +7,7 @@
 //! What was overwritten is thus never found again, and goes like everything else that nobody asks for.
 //! Bounded by bytes; one strip's ranges are one entry. Least recently used goes first. A strip is kept when it
 //! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
-//! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::is_again`]).
+//! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::again`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use std::{
 };
 
 use base::{
-    PdiskId, StripId,
+    PdiskId, StripId, Version,
     stats::{Counter, counter},
     units::UNIT,
 };
@@ -62,6 +62,27 @@ struct Entry {
 
 static HIT_BYTES: LazyLock<Counter> = LazyLock::new(|| counter("nsd_cache_bytes", &[("how", "hit")]));
 static MISS_BYTES: LazyLock<Counter> = LazyLock::new(|| counter("nsd_cache_bytes", &[("how", "miss")]));
+static BY_REASON: LazyLock<[Counter; 6]> = LazyLock::new(|| {
+    ["first", "second", "changed", "far", "large", "off"]
+        .map(|reason| counter("nsd_cache_miss_bytes", &[("reason", reason)]))
+});
+
+/// Why a read was not answered from here; numbers of [`BY_REASON`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Miss {
+    /// It was not read for as long as is remembered.
+    First,
+    /// It is kept from now on.
+    Second,
+    /// An older version of the strip is here.
+    Changed,
+    /// More was read since than fits.
+    Far,
+    /// It would take more than a quarter of all room.
+    Large,
+    /// There is no room at all.
+    Off,
+}
 
 #[derive(Default)]
 struct State {
@@ -142,16 +163,15 @@ impl Cache {
     pub fn put(&self, pdisk: PdiskId, strip: StripId, read: &StripRead, payload: &Bytes) {
         let key = (pdisk, strip);
         let offset = read.ranges.first().map_or(0, |range| range.offset);
-        {
-            let mut state = self.0.lock();
-            state.misses += payload.len() as u64;
-            MISS_BYTES.add(payload.len() as u64);
-            if payload.is_empty()
-                || payload.len() as u64 > state.bytes_max / 4
-                || !state.is_again((key, offset))
-            {
-                return;
-            }
+        let len = payload.len() as u64;
+        if len == 0 {
+            return;
+        }
+        let why = self.0.lock().missed((key, offset), read.info.version, len);
+        MISS_BYTES.add(len);
+        BY_REASON[why as usize].add(len);
+        if !matches!(why, Miss::Second | Miss::Changed) {
+            return;
         }
         let payload = Bytes::copy_from_slice(payload);
         let mut state = self.0.lock();
@@ -211,9 +231,23 @@ impl Entry {
 }
 
 impl State {
-    /// Whether no more was read since it was read last than the cache holds; from now on that is now. Who goes through
+    /// Counts a read that was not answered from here.
+    fn missed(&mut self, read: (Key, u32), version: Version, len: u64) -> Miss {
+        self.misses += len;
+        let changed = self.entries.get(&read.0).is_some_and(|entry| entry.info.version != version);
+        match self.bytes_max {
+            0 => Miss::Off,
+            most if len > most / 4 => Miss::Large,
+            _ => match self.again(read) {
+                Miss::Second if changed => Miss::Changed,
+                why => why,
+            },
+        }
+    }
+
+    /// [`Miss::Second`]: no more was read since it was read last than the cache holds; from now on that is now. Who goes through
     /// more than that over and over would each time push out what he comes to next.
-    fn is_again(&mut self, read: (Key, u32)) -> bool {
+    fn again(&mut self, read: (Key, u32)) -> Miss {
         let now = self.hits + self.misses;
         let last = self.seen.iter().find_map(|seen| seen.get(&read)).copied();
         if self.seen[0].len() as u64 >= self.bytes_max / UNIT as u64 {
@@ -221,7 +255,11 @@ impl State {
             self.seen[0].clear();
         }
         self.seen[0].insert(read, now);
-        last.is_some_and(|last| now - last <= self.bytes_max)
+        match last {
+            None => Miss::First,
+            Some(last) if now - last > self.bytes_max => Miss::Far,
+            Some(_) => Miss::Second,
+        }
     }
 
     fn remove(&mut self, key: Key) {
@@ -241,8 +279,6 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use base::Version;
-
     use super::*;
 
     fn strip(inode: u64) -> StripId {
@@ -310,6 +346,22 @@ mod tests {
             }
             assert_eq!(cache.usage().strips, kept, "of {strips}");
         }
+    }
+
+    #[test]
+    fn every_miss_has_its_reason() {
+        let cache = filled(1 << 20);
+        let missed = |inode, seq, len| {
+            let version = Version { seq, ..Version::default() };
+            cache.0.lock().missed(((PDISK, strip(inode)), 0), version, len)
+        };
+        assert_eq!(missed(2, 1, 300 << 10), Miss::Large);
+        assert_eq!([missed(2, 1, 4096), missed(2, 1, 4096)], [Miss::First, Miss::Second]);
+        assert_eq!([missed(1, 1, 4096), missed(1, 2, 4096)], [Miss::Second, Miss::Changed]);
+        (100..105).for_each(|inode| assert_eq!(missed(inode, 1, 256 << 10), Miss::First));
+        assert_eq!(missed(2, 1, 4096), Miss::Far);
+        cache.resize(0);
+        assert_eq!(missed(2, 1, 4096), Miss::Off);
     }
 
     #[test]

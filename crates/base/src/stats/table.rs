@@ -66,20 +66,23 @@ impl Statistic {
 
     /// All of its dimensions.
     pub fn all_dimensions(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let derived =
-            DERIVED.iter().filter(|(_, from)| self.dimensions.contains(from)).map(|(name, _)| *name);
+        let derived = DERIVED.iter().map(|(name, _)| *name).filter(|name| self.derived_from(name).is_some());
+        let derived: Vec<&'static str> = derived.collect();
         self.dimensions.iter().copied().chain(derived).chain(["process"]).chain(self.distribution())
+    }
+
+    /// From which of its recorded dimensions one is derived, if it is.
+    pub fn derived_from(&self, dimension: &str) -> Option<&'static str> {
+        let recorded = |name: &str| self.dimensions.contains(&name);
+        let of = |(name, from): &&(&str, &str)| *name == dimension && recorded(from) && !recorded(name);
+        DERIVED.iter().find(of).map(|(_, from)| *from)
     }
 }
 
 /// Dimensions that are not recorded, and from which recorded one who asks derives them: by a file's path, by what the map
-/// says of a pdisk.
-pub const DERIVED: &[(&str, &str)] = &[("directory", "file"), ("pool", "pdisk"), ("node", "pdisk")];
-
-/// From which recorded dimension one is derived, if it is.
-pub fn derived_from(dimension: &str) -> Option<&'static str> {
-    DERIVED.iter().find(|(name, _)| *name == dimension).map(|(_, from)| *from)
-}
+/// says of a pdisk, by where a client is.
+const DERIVED: &[(&str, &str)] =
+    &[("directory", "file"), ("pool", "pdisk"), ("node", "pdisk"), ("host", "client")];
 
 /// The family that operations are rolled up into.
 pub(super) fn family_of(set: Set, measure: Measure) -> Option<&'static str> {
@@ -149,6 +152,7 @@ pub static STATISTICS: &[Statistic] = &[
     family(Counter, "nsd.sent_bytes", "nsd_sent_bytes", "bytes", &["op"], "Payload bytes of the NSD server's answers"),
     family(Histogram, "nsd.ops", "nsd_op_seconds", "operations", &["op"], "From a request's last byte to its answer"),
     family(Counter, "nsd.cache_bytes", "nsd_cache_bytes", "bytes", &["how"], "Bytes that reads found in the server's memory or not"),
+    family(Counter, "nsd.cache_misses", "nsd_cache_miss_bytes", "bytes", &["reason"], "Bytes that reads had to get from pdisks, by why: first (not read for as long as is remembered), second (kept from now on), changed (an older version was there), far (more was read since than the cache holds), large (more than a quarter of it), off (it holds nothing)"),
     family(Counter, "nsd.damaged_strips", "nsd_damaged_strips", "strips", &["outcome"], "Damaged strips: found, made anew, not repairable when tried"),
     family(Counter, "nsd.rebuilt_bytes", "nsd_rebuilt_bytes", "bytes", &["pdisk"], "Bytes of strips made anew on a pdisk, or moved to it: rebuild, drain, rebalance, catching up"),
     family(Counter, "nsd.scrubbed_bytes", "nsd_scrubbed_bytes", "bytes", &[], "Bytes that scrub read and compared"),
@@ -179,6 +183,7 @@ pub static STATISTICS: &[Statistic] = &[
     family(Counter, "net.received_bytes", "net_received_bytes", "bytes", &["peer", "lane"], "Bytes received, headers included"),
     family(Counter, "net.connection_sent_bytes", "net_connection_sent_bytes", "bytes", &["peer", "rail", "connection"], "Bytes sent, by rail (the address of who was called) and by the number of the connection to that peer"),
     family(Counter, "net.connection_received_bytes", "net_connection_received_bytes", "bytes", &["peer", "rail", "connection"], "Bytes received, by rail and by the number of the connection to that peer"),
+    family(Histogram, "net.round_trips", "net_round_trip_seconds", "calls", &["peer", "rail", "connection"], "Latency of connections, and so of rails and links: from a call's sending to its reply, without the time that the peer says it took"),
     family(Counter, "net.sent_messages", "net_sent_messages", "frames", &["peer", "lane"], "Frames sent"),
     family(Counter, "net.received_messages", "net_received_messages", "frames", &["peer", "lane"], "Frames received"),
     family(Gauge, "net.connections", "net_connections", "connections", &["peer", "lane"], "Connections that stand"),

@@ -136,7 +136,9 @@ fn seen(cluster: &ClusterDir, out: &Path) {
         Ok(name)
     };
     match kept() {
-        Ok(name) => output::line(format!("seen: worksheet {name} of `ropewalk analytics serve`")),
+        Ok(name) => output::line(format!(
+            "seen: worksheet {name} of `ropewalk analytics serve`, http://127.0.0.1:9470/#worksheet={name}"
+        )),
         Err(error) => tracing::warn!("no worksheet of the run: {error:#}"),
     }
 }

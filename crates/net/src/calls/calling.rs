@@ -300,9 +300,10 @@ impl Group {
         self.notify(conn.lane);
         let now = Instant::now();
         self.core.call_times.of(call.service).record(now.saturating_duration_since(call.since));
-        let Some(tx) = call.tx else { return };
         let elapsed = self.core.us_of(now).saturating_sub(header.sent_us);
         let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
+        conn.own_stats.round_trips.record(rtt);
+        let Some(tx) = call.tx else { return };
         let outcome = match failure {
             Some(failure) => Err(failure),
             None => {

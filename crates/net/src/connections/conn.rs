@@ -92,7 +92,7 @@ pub(crate) struct Conn {
     /// The reader waits for memory, not for the peer.
     pub paused: AtomicBool,
     pub stats: LaneStats,
-    own_stats: ConnStats,
+    pub own_stats: ConnStats,
     /// Since the watch last looked.
     pub heard: AtomicBool,
     pub closing: Notify,

@@ -4,13 +4,13 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
-use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Value};
+use analytics::{Answer, AnswerRow, Comparison, Filter, Query, Question, Recording, Request, Value};
 use anyhow::{Context, Result, bail};
 use base::{
-    stats::{Set, Source, derived_from},
+    stats::{Set, Source, Statistic},
     when::date_time,
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     members::{self, Member},
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     args::{Time, When},
     cluster_dir::ClusterDir,
+    commands::ask::{ASK_PATIENCE, Census},
     link::Link,
 };
 
@@ -159,7 +160,8 @@ impl Watch {
     /// Finds out who there is.
     pub async fn begin(dir: &ClusterDir) -> Result<Watch> {
         let link = Link::new(dir)?;
-        let (members, names) = members::of_cluster(dir, &link).await?;
+        let (mut members, mut names) = members::of_cluster(Census::take(dir, &link).await, &link)?;
+        members::find_ended(dir, &mut members, &mut names).await;
         Ok(Watch { link: Some(link), members, names, clock: None })
     }
 
@@ -187,12 +189,23 @@ impl Watch {
         self.link.clone()
     }
 
-    /// Finds out once more.
+    /// Finds out once more. Without the manager those that were known stay, and of those that have ended since what they left is
+    /// found: of the manager itself too.
     pub async fn look(&mut self, dir: &ClusterDir) -> Result<()> {
-        if let Some(link) = &self.link {
-            (self.members, self.names) = members::of_cluster(dir, link).await?;
-        }
-        Ok(())
+        let Some(link) = &self.link else { return Ok(()) };
+        // Somebody waits for the next second: not as long as a command would.
+        let census =
+            timeout(ASK_PATIENCE, Census::take(dir, link)).await.context("the manager does not answer");
+        let found = census.and_then(|census| members::of_cluster(census, link));
+        let failed = match found {
+            Ok((members, names)) => {
+                (self.members, self.names) = (members, names);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        members::find_ended(dir, &mut self.members, &mut self.names).await;
+        failed
     }
 
     /// The present, seconds since 1970.
@@ -223,7 +236,7 @@ impl Watch {
         let (now, mut span) = (self.now(), span);
         let mut numbered = query.clone();
         let doubts = self.number(&mut numbered, now, span).await?;
-        numbered.breakdowns = recorded(&query.breakdowns);
+        numbered.breakdowns = recorded(query.statistic, &query.breakdowns);
         // Names become shorter, but a directory becomes its files, and a pool its pdisks.
         Query::parse(&numbered.to_string())
             .context("more files than can be asked about at a time: ask for less")?;
@@ -237,7 +250,8 @@ impl Watch {
             self.all_known(&doubts, &answer, now, span)?;
         }
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
-        if query.breakdowns.iter().any(|dimension| derived_from(dimension).is_some()) {
+        let is_derived = |dimension: &str| query.statistic.derived_from(dimension).is_some();
+        if query.breakdowns.iter().any(|dimension| is_derived(dimension)) {
             self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
             self.derive(&query, &numbered.breakdowns, &mut answer);
         }
@@ -248,7 +262,7 @@ impl Watch {
             let values = query.breakdowns.iter().zip(&key);
             let value = |(dimension, value): (&&'static str, &Value)| match value {
                 // It was derived, and is as it is shown.
-                Value::Text(text) if derived_from(dimension).is_some() => text.clone(),
+                Value::Text(text) if is_derived(dimension) => text.clone(),
                 value => self.names.show(dimension, value),
             };
             (values.map(value).collect(), row)
@@ -257,16 +271,16 @@ impl Watch {
         Ok(Found { query, span, now, rows, answer, processes, recorded: recorded_by, total, coverage })
     }
 
-    /// Rows of files become rows of the directories that they are in, those of pdisks rows of pools or nodes, where those are
-    /// asked for.
+    /// Rows of files become rows of the directories that they are in, those of pdisks rows of pools or nodes, those of clients rows of
+    /// hosts, where those are asked for.
     fn derive(&self, query: &Query, recorded: &[&str], answer: &mut Answer) {
         let mut rows: BTreeMap<Vec<Value>, AnswerRow> = BTreeMap::new();
         for (key, row) in answer.rows.drain(..) {
             let value = |dimension: &&'static str| {
-                let from = derived_from(dimension);
+                let from = query.statistic.derived_from(dimension);
                 let at = recorded.iter().position(|name| *name == from.unwrap_or(*dimension));
                 match at.and_then(|at| key.get(at)) {
-                    Some(value @ (Value::File(..) | Value::Text(_))) if from.is_some() => {
+                    Some(value) if from.is_some() && *value != Value::Other => {
                         Value::Text(self.names.show(dimension, value))
                     }
                     Some(value) => value.clone(),
@@ -293,8 +307,17 @@ impl Watch {
             Source::Family => None,
         };
         let mut asked = JoinSet::new();
+        // Who is left out by a filter has nothing to say, not even of the seconds that were recorded.
+        let of_mounts = role == Some("client");
+        let meant = |member: &&Member| {
+            let of_member = |f: &&Filter| f.dimension == "process" || of_mounts && f.dimension == "client";
+            query.filters.iter().filter(of_member).all(|filter| {
+                let named = filter.wanted.iter().any(|want| want.text == member.origin.name);
+                named == (filter.comparison == Comparison::Is)
+            })
+        };
         let able = self.members.iter().filter(|m| role.is_none_or(|role| m.origin.role == role));
-        let able: Vec<&Member> = able.collect();
+        let able: Vec<&Member> = able.filter(meant).collect();
         for (at, member) in able.iter().enumerate() {
             let question = Question {
                 query: query.to_string(),
@@ -358,9 +381,9 @@ pub fn read(file: &Path) -> Result<Arc<Recording>> {
 }
 
 /// What is recorded of what is asked for.
-fn recorded(breakdowns: &[&'static str]) -> Vec<&'static str> {
+fn recorded(statistic: &Statistic, breakdowns: &[&'static str]) -> Vec<&'static str> {
     let mut all = Vec::new();
-    for breakdown in breakdowns.iter().map(|name| derived_from(name).unwrap_or(*name)) {
+    for breakdown in breakdowns.iter().map(|name| statistic.derived_from(name).unwrap_or(*name)) {
         if !all.contains(&breakdown) {
             all.push(breakdown);
         }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use analytics::{Answer, Comparison, Filter, Query, Value, Want};
 use anyhow::{Result, anyhow, bail};
 use base::{
-    stats::{Measure, Names as Called, STATISTICS, Set, Source, Statistic, derived_from},
+    stats::{Measure, Names as Called, STATISTICS, Set, Source, Statistic},
     when::date_time,
 };
 
@@ -61,7 +61,7 @@ impl Watch {
                 }
             }
             query.filters[filter].wanted = numbered;
-            if let Some(from) = derived_from(dimension) {
+            if let Some(from) = query.statistic.derived_from(dimension) {
                 query.filters[filter].dimension = from;
             }
         }
@@ -85,6 +85,14 @@ impl Watch {
             "file" => (self.files_of(query, text, now, span).await?, true),
             "directory" => (self.files_used(query, dimension, text, now, span).await?, true),
             "pool" | "node" => (self.names.pdisks_of(dimension, text)?, true),
+            "host" if query.statistic.derived_from(dimension).is_some() => {
+                let clients = self.names.clients_on(text)?;
+                let numbers = |name: &String| self.names.sessions_of(name).map(|(sessions, _)| sessions);
+                let sessions = || -> Result<Vec<String>> {
+                    Ok(clients.iter().map(numbers).collect::<Result<Vec<_>>>()?.concat())
+                };
+                (if of_mounts { clients } else { sessions()? }, true)
+            }
             "pdisk" => (as_it_is(), self.names.has_pdisk(text)),
             "fs" => self.names.fs_of(text)?,
             // As it is shown.

@@ -119,10 +119,9 @@ pub fn of_recording(recording: &Arc<Recording>) -> Vec<Member> {
 }
 
 /// Those of a cluster, and what they are called.
-pub async fn of_cluster(dir: &ClusterDir, link: &Link) -> Result<(Vec<Member>, Names)> {
-    let census = Census::take(dir, link).await;
+pub fn of_cluster(census: Census, link: &Link) -> Result<(Vec<Member>, Names)> {
     let report = census.report.context("the manager knows who there is, and what they are called")?;
-    let mut names = Names::of(&report);
+    let names = Names::of(&report);
     let mut clients = report.clients.iter();
     let mut members = Vec::new();
     for process in census.processes {
@@ -142,19 +141,24 @@ pub async fn of_cluster(dir: &ClusterDir, link: &Link) -> Result<(Vec<Member>, N
             place: Place::Process(link.clone(), parsed(&process.addresses), None),
         });
     }
+    Ok((members, names))
+}
+
+/// Puts those that have ended and left their histories beside those that have not: as they are now.
+pub async fn find_ended(dir: &ClusterDir, members: &mut Vec<Member>, names: &mut Names) {
+    members.retain(|member| !member.ended);
     let mut left = local(dir);
-    left.extend(greet(&mut members).await);
+    left.extend(greet(members).await);
     let mut seen = BTreeSet::new();
     for (ended, place, ahead) in left {
         if seen.insert(ended.id) {
-            let origin = distinct(ended.origin, &members);
+            let origin = distinct(ended.origin, members);
             if origin.session > 0 {
-                names.had_session(origin.session, &origin.name);
+                names.had_session(origin.session, &origin.name, &origin.host);
             }
             members.push(Member { origin, ended: true, ahead, silent: Arc::default(), place });
         }
     }
-    Ok((members, names))
 }
 
 type Left = (Ended, Place, i64);

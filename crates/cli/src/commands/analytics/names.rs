@@ -1,6 +1,9 @@
 //! What sessions, nodes and files are called: numbers are recorded, names are shown.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::{Duration, Instant},
+};
 
 use analytics::{Value, Want};
 use anyhow::{Result, bail};
@@ -23,11 +26,16 @@ const REMOVED: &str = " (removed)";
 pub const UNKNOWN: &str = "(unknown)";
 /// Paths kept, at most; then all are asked for anew.
 const PATHS_KEPT_MAX: usize = 1 << 16;
+/// For so long a manager that did not answer is asked for no paths: who looks every second must not wait for it each time.
+const IN_VAIN: Duration = Duration::from_secs(30);
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// The names of a cluster.
 #[derive(Default)]
 pub struct Names {
     sessions: BTreeMap<u64, String>,
+    /// On which host each client is.
+    hosts: BTreeMap<String, String>,
     /// (as labels have it, as people do).
     nodes: Vec<(String, String)>,
     filesystems: HashMap<u32, String>,
@@ -35,6 +43,8 @@ pub struct Names {
     pdisks: BTreeMap<String, Place>,
     /// A path below its file system's root. Of what has no name any more the last one, with `/` before it; empty: not known.
     paths: HashMap<(u32, u64), String>,
+    /// When the manager did not tell any.
+    in_vain: Option<Instant>,
 }
 
 /// What a pdisk lies in.
@@ -62,6 +72,8 @@ impl Place {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     sessions: Vec<(u64, String)>,
+    #[serde(default)]
+    hosts: BTreeMap<String, String>,
     nodes: Vec<(String, String)>,
     filesystems: Vec<(u32, String)>,
     #[serde(default)]
@@ -78,6 +90,7 @@ impl Names {
             };
             report.clients.iter().filter(same).count() > 1
         };
+        let mut hosts = BTreeMap::new();
         let clients = report.clients.iter().map(|client| {
             let (host, mount) = (&client.process.host, printable(client.mount.as_bytes()));
             let name = match (alike(client, false), alike(client, true)) {
@@ -85,13 +98,16 @@ impl Names {
                 (true, false) => format!("{host}:{mount}"),
                 (true, true) => format!("{host}:{mount} of {}", client.process.pid),
             };
+            hosts.insert(name.clone(), host.clone());
             (client.session.0, name)
         });
+        let clients: Vec<(u64, String)> = clients.collect();
         let nodes = report.map.nodes.iter();
         let servers = nodes.clone().filter_map(|node| Some((node.session?.0, node.name.clone())));
         let nobody = [(0, "(no session)".to_owned())];
         Names {
-            sessions: clients.chain(servers).chain(nobody).collect(),
+            sessions: clients.into_iter().chain(servers).chain(nobody).collect(),
+            hosts,
             nodes: nodes.map(|node| (node.id.to_string(), node.name.clone())).collect(),
             filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
             pdisks: report
@@ -101,6 +117,7 @@ impl Names {
                 .map(|pdisk| (pdisk.id.to_string(), Place::of(report, pdisk)))
                 .collect(),
             paths: HashMap::new(),
+            in_vain: None,
         }
     }
 
@@ -110,10 +127,12 @@ impl Names {
         let paths = stored.paths.into_iter().map(|(fs, inode, path)| ((fs, inode), path));
         Ok(Names {
             sessions: stored.sessions.into_iter().collect(),
+            hosts: stored.hosts,
             nodes: stored.nodes,
             filesystems: stored.filesystems.into_iter().collect(),
             pdisks: stored.pdisks,
             paths: paths.collect(),
+            in_vain: None,
         })
     }
 
@@ -122,6 +141,7 @@ impl Names {
         let paths = self.paths.iter().map(|(&(fs, inode), path)| (fs, inode, path.clone()));
         Ok(serde_json::to_string(&Stored {
             sessions: self.sessions.clone().into_iter().collect(),
+            hosts: self.hosts.clone(),
             nodes: self.nodes.clone(),
             filesystems: self.filesystems.clone().into_iter().collect(),
             pdisks: self.pdisks.clone(),
@@ -129,9 +149,24 @@ impl Names {
         })?)
     }
 
-    /// A session that has ended, and what it was called.
-    pub fn had_session(&mut self, session: u64, name: &str) {
+    /// The session of a client that has ended, what that was called, and where it was.
+    pub fn had_session(&mut self, session: u64, name: &str, host: &str) {
         self.sessions.entry(session).or_insert_with(|| name.to_owned());
+        if !host.is_empty() {
+            self.hosts.entry(name.to_owned()).or_insert_with(|| host.to_owned());
+        }
+    }
+
+    /// The clients on a host; there is one.
+    pub fn clients_on(&self, host: &str) -> Result<Vec<String>> {
+        let found = self.hosts.iter().filter(|(_, of)| is_meant(of, host)).map(|(client, _)| client.clone());
+        let found: Vec<String> = found.collect();
+        if found.is_empty() {
+            let known: BTreeSet<&str> = self.hosts.values().map(String::as_str).collect();
+            let known: Vec<&str> = known.into_iter().collect();
+            bail!("there is no client on a host {host:?}; possible: {}", known.join(", "))
+        }
+        Ok(found)
     }
 
     /// What a session is called.
@@ -210,6 +245,9 @@ impl Names {
     pub async fn learn<'a>(&mut self, link: Option<&Link>, values: impl Iterator<Item = &'a Value>) {
         // A recording brings its own.
         let Some(link) = link else { return };
+        if self.in_vain.is_some_and(|at| at.elapsed() < IN_VAIN) {
+            return;
+        }
         if self.paths.len() > PATHS_KEPT_MAX {
             self.paths.clear();
         }
@@ -227,7 +265,15 @@ impl Names {
             for part in inodes.chunks(PATHS_MAX) {
                 let files = part.iter().copied().map(InodeNo).collect();
                 let request = MgrRequest::Paths { fs: FsId(fs), files };
-                let Ok(MgrReply::Paths(paths)) = link.manager(&request).await else { continue };
+                let begun = Instant::now();
+                let Ok(MgrReply::Paths(paths)) = link.manager(&request).await else {
+                    // One that refuses does so at once.
+                    if begun.elapsed() > AT_ONCE {
+                        self.in_vain = Some(Instant::now());
+                        return;
+                    }
+                    continue;
+                };
                 for (inode, path) in part.iter().zip(paths) {
                     self.paths.insert((fs, *inode), printable(&path));
                 }
@@ -260,6 +306,12 @@ impl Names {
                 name.cloned().unwrap_or_else(|| fs.to_string())
             }
             ("client", Value::Number(session)) => self.session(*session),
+            ("host", Value::Number(session)) => {
+                let host = self.sessions.get(session).and_then(|client| self.hosts.get(client));
+                host.map_or(UNKNOWN, String::as_str).to_owned()
+            }
+            // Of what is counted by host itself it is the host's name already.
+            ("host", Value::Text(client)) => self.hosts.get(client).unwrap_or(client).clone(),
             ("user", Value::Number(user)) => format!("uid {user}"),
             ("pool" | "node", Value::Text(pdisk)) => {
                 let place = self.pdisks.get(pdisk).map(|place| place.called(dimension));
@@ -328,6 +380,13 @@ mod tests {
             (vec!["6".to_owned()], false)
         );
         assert!(names.sessions_of("/mnt/b").unwrap_err().to_string().contains("/mnt/a"));
+        names.had_session(4, "/mnt/old", "h2");
+        names.hosts.insert("/mnt/a".to_owned(), "h1".to_owned());
+        let host = |of: Value| names.show("host", &of);
+        assert_eq!([host(Value::Number(5)), host(Value::Number(4))], ["h1", "h2"]);
+        assert_eq!([host(Value::Number(7)), host(Value::Text("/mnt/a".to_owned()))], [UNKNOWN, "h1"]);
+        assert_eq!(names.clients_on("h2").unwrap(), ["/mnt/old"]);
+        assert!(names.clients_on("h3").unwrap_err().to_string().contains("h1, h2"));
         for bucket in 1..base::stats::LATENCY_BUCKETS as u64 {
             let shown = names.show("latency", &Value::Number(bucket));
             let query = Query::parse(&format!("file.ops[latency={shown}]")).unwrap();

@@ -43,10 +43,12 @@ pub fn text(found: &Found) -> String {
         text += &format!("\nKept by the {unit} so long ago: the time begins with a whole one.");
     }
     if found.coverage < 1.0 {
+        let unit = found.query.statistic.unit;
         text += &format!(
-            "\nTold apart: {:.1} % of the {}; the rest is in (others), or may not belong here and is left out.",
+            "\nTold apart: {:.1} % of the {unit}; the other {} are in (others), or may not belong here and are left out: no row \
+             lacks more than that.",
             found.coverage * 100.0,
-            found.query.statistic.unit
+            amount(unit, found.total * (1.0 - found.coverage)),
         );
     }
     text

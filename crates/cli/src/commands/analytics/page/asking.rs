@@ -93,7 +93,6 @@ impl Asking {
         if let Place::Cluster(dir) = &self.place
             && seat.looked.elapsed() >= LOOK_EVERY
         {
-            // Without the manager those that were known are asked: what they say is shown.
             if let Err(error) = seat.watch.look(dir).await {
                 tracing::debug!("who there is: {error:#}");
             }
@@ -118,14 +117,6 @@ impl Asking {
         match &self.place {
             Place::Cluster(dir) => Some(dir),
             Place::Recording { .. } => None,
-        }
-    }
-
-    /// Seconds that pass in one.
-    pub fn speed(&self) -> f64 {
-        match self.place {
-            Place::Cluster(_) => 1.0,
-            Place::Recording { speed, .. } => speed,
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, Sleep, sleep},
 };
@@ -22,14 +22,25 @@ use trust::Member;
 
 /// Connections at a time; more wait.
 const CONNECTIONS_MAX: usize = 64;
+/// Bytes that wait in the system for who does not read them; it doubles that.
+const UNREAD_MAX: u32 = 128 << 10;
 /// A live page gets something every second; longer than a turn and the answers of processes that hang.
-const IDLE_MAX: Duration = Duration::from_secs(120);
+const IDLE_MAX: Duration = Duration::from_millis(if cfg!(test) { 1000 } else { 120_000 });
 /// Who comes has greeted and asked by then: who only holds a place soon makes room.
 const FIRST_MAX: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
 /// What a question ends with; none that is answered has a body.
 const END: &[u8] = b"\r\n\r\n";
 /// After an error of the system (no descriptor left, say).
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Begins to listen; who comes has so much room for what he does not read.
+pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(UNREAD_MAX)?;
+    socket.bind(addr)?;
+    socket.listen(CONNECTIONS_MAX as u32)
+}
 
 /// Listens.
 pub struct Listener {
@@ -213,6 +224,24 @@ mod tests {
                 Err(_) => assert!(asks, "{says:?} still has its place"),
             }
         }
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_is_let_go() {
+        let tcp = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let addr = tcp.local_addr().unwrap();
+        let mut listener = Listener::new(tcp, None);
+        let _unread = TcpStream::connect(addr).await.unwrap();
+        let (mut held, _) = listener.accept().await;
+        let (piece, mut written) = (vec![b'x'; 1 << 16], 0);
+        let error = loop {
+            match held.write(&piece).await {
+                Ok(bytes) => written += bytes,
+                Err(error) => break error,
+            }
+            assert!(written < 64 << 20, "{written} bytes wait for who reads none");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

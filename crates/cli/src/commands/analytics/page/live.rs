@@ -1,6 +1,7 @@
 //! GET /api/live?q=QUERY&q=QUERY: the newest seconds of each, every second, over one stream of server-sent events (a
 //! browser allows six connections to a host, so all charts of a page share one).
-//! The stream ends by itself when nobody reads it: one event waits, no more.
+//! Who does not read gets no more: one event waits, and nothing is asked for meanwhile. Who reads on is told what has passed since,
+//! up to a minute of it. The stream ends by itself when nobody has read it for as long as a connection may be idle.
 
 use std::{
     convert::Infallible,
@@ -28,6 +29,9 @@ use super::{
 const QUERIES_MAX: usize = 16;
 /// Each second is asked for so many times: who was late with it is in one of the later answers.
 const AGAIN: u64 = 3;
+/// Seconds of one event, at most; of a recording ten minutes may pass in one.
+const SECONDS_MAX: u64 = 60;
+const RECORDED_MAX: u64 = 602;
 
 struct Events(mpsc::Receiver<Event>);
 
@@ -52,9 +56,14 @@ pub async fn live(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
     };
     tokio::spawn(async move {
         let _page = page;
+        let most = if asking.dir().is_some() { SECONDS_MAX } else { RECORDED_MAX };
+        let mut looked = asking.now().await.unwrap_or_else(|_| base::stats::now());
         loop {
             sleep(to_the_middle()).await;
-            let charts = look(&asking, &queries).await;
+            let before = looked;
+            looked = asking.now().await.unwrap_or_else(|_| base::stats::now());
+            let passed = looked.saturating_sub(before).saturating_add(AGAIN - 1);
+            let charts = look(&asking, &queries, passed.clamp(AGAIN, most)).await;
             let now = asking.now().await.unwrap_or_else(|_| base::stats::now());
             let event = json!({ "now": now, "charts": charts }).to_string();
             if tell.send(Event::default().data(event)).await.is_err() {
@@ -71,13 +80,12 @@ fn to_the_middle() -> Duration {
     Duration::from_millis(u64::from(1500 - of_second % 1000))
 }
 
-async fn look(asking: &Arc<Asking>, queries: &[String]) -> Vec<Value> {
+/// The last seconds of each chart.
+async fn look(asking: &Arc<Asking>, queries: &[String], from_ago: u64) -> Vec<Value> {
     let mut asked = JoinSet::new();
     for (at, query) in queries.iter().cloned().enumerate() {
         let asking = Arc::clone(asking);
         asked.spawn(async move {
-            // Of a recording more than a second may pass in one.
-            let from_ago = AGAIN.max(asking.speed().min(600.0).ceil() as u64 + 2);
             let span = Span { from_ago, to_ago: 0, step: 1, idle: true };
             let found = asking.ask(&query, span, ROWS_MAX).await;
             (

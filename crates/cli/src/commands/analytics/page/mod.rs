@@ -75,8 +75,8 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
         );
     }
     link::run(async {
-        let listener = tokio::net::TcpListener::bind(args.listen).await;
-        let listener = listener.with_context(|| format!("--listen {}: listen", args.listen))?;
+        let listener =
+            listener::bind(args.listen).with_context(|| format!("--listen {}: listen", args.listen))?;
         let addr = listener.local_addr().context("the page's address")?;
         let (mut tls, mut known) = (None, None);
         if let Place::Cluster(dir) = &place
