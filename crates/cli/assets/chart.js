@@ -14,12 +14,17 @@ const NEXT = { file: ["client", "file", "op", "latency", "size", "offset"], stri
 /** Values within which there is nothing. */
 const CLOSED = ["(others)", "(no file)"];
 
+/** A filter on its chip: of a long value the end. */
+const chip = (text) => text.slice(1, -1).replace(/^(\w+(?:[!>]?=|<))(.*)$/s, (_, by, value) => by + ending(value, 36));
+
 /** Whether things are counted by how much of a second they were in use. */
 const axisOfShares = (chart) => chart.dimensions.includes("utilisation");
 
 export class Chart {
   /** Whether there is somebody to ask. */
   asks = true;
+  /** What the figures are about. */
+  about = "this time";
 
   constructor(page, query) {
     this.page = page;
@@ -149,7 +154,8 @@ export class Chart {
     const begins = found.from_at_us / 1e6;
     const at = (second) => second - this.times[0];
     const last = begins + found.chart.recorded.length;
-    if (!this.times.length || begins > this.times.at(-1) + 60) return void this.load();
+    // What lies between is not in it.
+    if (!this.times.length || begins > this.times.at(-1)) return void this.load();
     while (this.times.at(-1) < last) {
       this.times.push(this.times.at(-1) + 1);
       this.recorded.push(0);
@@ -228,7 +234,7 @@ export class Chart {
     this.by.selectedIndex = several.length ? options.length : options.indexOf(chart.breakdowns[0] ?? "");
     const without = (filter) => this.set(this.built(chart.filters.filter((other) => other !== filter), chart.breakdowns));
     this.chips.replaceChildren(...chart.filters.map((filter) =>
-      el("button.chip", { title: "take this filter away", onclick: () => without(filter) }, filter.text.slice(1, -1), " \u2715")));
+      el("button.chip", { title: "take this filter away: " + filter.text, onclick: () => without(filter) }, el("span", {}, chip(filter.text)), el("span.cross", {}, "\u2715"))));
     this.remarks();
   }
 
@@ -239,9 +245,9 @@ export class Chart {
     const named = (left) => silent.filter((p) => (p.recorded_s !== null) === left).map((p) => p.process).join(", ");
     if (named(false)) says.push(`does not answer, and is not in the sums: ${named(false)}`);
     if (named(true)) says.push(`does not answer; in the sums is what it had recorded: ${named(true)}`);
-    if (this.found.told_apart_percent < 99.95) says.push(`told apart: ${this.found.told_apart_percent.toFixed(1)} %; the rest is in (others)`);
+    if (this.found.told_apart_percent < 99.95) says.push(`told apart: ${this.found.told_apart_percent.toFixed(1)} %; the rest is in (others), and no row lacks more than that`);
     const gaps = this.recorded.filter((n) => n === 0).length * this.step;
-    if (gaps > 0) says.push(`nothing was recorded in ${gaps} s of this time`);
+    if (gaps > 0) says.push(`nothing was recorded in ${gaps} s of ${this.about}`);
     this.says.textContent = says.join(" \u00b7 ");
     this.says.classList.toggle("wrong", silent.length > 0);
   }
@@ -267,8 +273,8 @@ export class Chart {
       if (dot) dot.style.background = rows.indexOf(row) < PALETTE.length ? colour(PALETTE[rows.indexOf(row)]) : "transparent";
       const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, el("bdi", {}, ending(row.name))) : el("span", {}, row.name);
       const figures = chart.level ? [amount(row.total, unit)]
-        : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + " %"];
-      const percent = (value) => (value === null || value === undefined ? "-" : value + " %");
+        : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + "\u00a0%"];
+      const percent = (value) => (value === null || value === undefined ? "-" : value + "\u00a0%");
       const quantiles = latencies ? [time(row.p50_us), time(row.p99_us), time(row.most_us)]
         : shares ? [percent(row.p50_percent), percent(row.p99_percent), percent(row.most_percent)] : [];
       return el("tr", {}, el("td.name", {}, dot, name), [...figures, ...quantiles].map((text) => el("td.n", {}, text)));

@@ -94,7 +94,7 @@ function parts(found) {
     return [p.name, p.code, p.groups, whole, bad(lack.join(" / ") || "-", lack.some((n) => n > 0)), bad(p.unreadable, p.unreadable > 0), p.pdisks_counting, p.spare_pdisks, p.moving];
   });
   const processes = found.processes.map((p) => [p.process, p.role, p.host, p.address, p.pid, bad(p.answers ? "answers" : "does not answer", !p.answers)]);
-  const rails = found.rails.map((r) => [r.process, r.peer, r.rail, bad(r.up ? "up" : "left: " + (r.last_error ?? ""), !r.up),
+  const rails = found.rails.map((r) => [r.process, r.peer, r.rail, bad(r.up ? (r.connections ? "up" : "not connected") : "left: " + (r.last_error ?? ""), !r.up),
     bad(`${r.active} of ${r.connections}`, r.active < r.connections), amount(r.bytes_per_second, "bytes") + "/s", time(r.rtt_us)]);
   const rows = found.hosts.flatMap((host) => (host.ports ?? []).map((p) => {
     const [wrong, card] = [wrongPort(p), p.hardware ?? {}];

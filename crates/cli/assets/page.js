@@ -181,6 +181,7 @@ class Page {
         this.newest = told.now;
         told.charts.forEach((found, n) => charts[n].live(found));
         this.times();
+        this.shownMarks();
       };
       this.source.onerror = () => { this.newest = null; this.says("the page's process does not answer; trying again", true); at("status").dataset.of = "events";
         // Refused (too many pages, no password): the browser does not try by itself.

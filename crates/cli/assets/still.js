@@ -8,6 +8,7 @@ const told = JSON.parse(document.getElementById("told").textContent);
 
 class Still extends Chart {
   asks = false;
+  about = "the whole time";
 
   parts() {
     this.place = el("div.plot");

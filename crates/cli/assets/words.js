@@ -22,7 +22,7 @@ export function amount(value, unit = "") {
   const scaled = value / scale;
   const digits = Number.isInteger(scaled) ? 0 : Math.abs(scaled) < 1 ? 2 : 1;
   const tail = unit === "bytes" ? letter + "B" : letter;
-  return scaled.toFixed(digits) + (tail ? " " + tail : "");
+  return scaled.toFixed(digits) + (tail ? "\u00a0" + tail : "");
 }
 
 /** Microseconds. */
@@ -30,7 +30,7 @@ export function time(us) {
   if (us === null || us === undefined) return "-";
   const [scale, unit] = us >= 1e6 ? [1e6, "s"] : us >= 1e3 ? [1e3, "ms"] : [1, "us"];
   const scaled = us / scale;
-  return scaled.toFixed(scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2) + " " + unit;
+  return scaled.toFixed(scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2) + "\u00a0" + unit;
 }
 
 /** A time of day of the reader. */
