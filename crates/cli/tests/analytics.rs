@@ -3,17 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
+#[path = "analytics/crowd.rs"]
+mod crowd;
 #[path = "common/mounts.rs"]
 mod mounts;
+#[path = "analytics/odd_names.rs"]
+mod odd_names;
 
 use std::{
-    ffi::OsStr,
     fs,
     net::TcpListener,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{FileExt, OpenOptionsExt},
-    },
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -84,6 +84,13 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert_eq!(values(&query(cluster, "file.ops[directory=/logs][op=write][file]"), "file"), ["/logs/deep"]);
     assert_eq!(values(&query(cluster, "strip.ops[op=prepare][fs]"), "fs"), ["fs1"]);
     assert_eq!(total(cluster, "file.ops[op=write][fs=fs1]"), 345.0);
+    // By the machine on which a client is: here all are on one.
+    let hosts = query(cluster, "file.ops[op=write][host]");
+    let host = &values(&hosts, "host")[..];
+    assert_eq!((host.len(), hosts["rows"][0]["total"].as_f64()), (1, Some(345.0)));
+    assert_eq!(total(cluster, &format!("file.ops[op=write][host={}][client={first}]", host[0])), 300.0);
+    let of_host = format!("strip.ops[op=prepare][host={}]", host[0]);
+    assert_eq!(total(cluster, &of_host), total(cluster, "strip.ops[op=prepare]"));
     let latencies = format!("file.ops[client={first}][file=/heavy][op=write][latency]");
     assert_eq!(total(cluster, &latencies), 300.0);
     let slowest = values(&query(cluster, &latencies), "latency").pop().unwrap();
@@ -137,7 +144,9 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     };
     let parquet = file("exported.parquet");
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
-    read_by_others(&cluster.dir().join("exported.parquet"), 300.0);
+    for (engine, sums) in read_by_others(&cluster.dir().join("exported.parquet")) {
+        assert_eq!(sums["/heavy"].as_f64(), Some(300.0), "{engine}: {sums}");
+    }
     let html = String::from_utf8(file("exported.html")).unwrap();
     assert!(html.contains("/heavy") && html.starts_with("<!doctype html>") && !html.contains("src="));
 
@@ -174,6 +183,7 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
         ("strip.ops[pool=none]", "possible: "),
         ("strip.ops[node=n9]", "possible: n1, n2, n3"),
         ("file.ops[fs=none]", "possible: fs1"),
+        ("file.ops[host=none]", "there is no client on a host \"none\"; possible: "),
         ("file.ops[colour]", "possible: client, fs, file"),
         ("file.ops[op=wriet]", "there is no op \"wriet\""),
         ("file.ops[op=wriet]", "there are: write, "),
@@ -240,133 +250,22 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/top.py");
     let live = Command::new("python3").args([script, ROPEWALK, dir]).output().unwrap();
     assert!(live.status.success(), "{}", String::from_utf8_lossy(&live.stderr));
-    odd_names(cluster, &mounts);
+    odd_names::find_themselves(cluster, &mounts);
+    crowd::of_files(cluster, &mounts);
 }
 
-/// Every byte that a name can hold, and names that look like something else: what is shown of each is found by that again.
-fn odd_names(cluster: &Cluster, mounts: &Mounts) {
-    let directory = mounts.at(0, "odd \"|]");
-    fs::create_dir(&directory).unwrap();
-    let mut names: Vec<Vec<u8>> =
-        (1..=255u8).filter(|byte| *byte != b'/').collect::<Vec<_>>().chunks(24).map(<[u8]>::to_vec).collect();
-    for name in [
-        "a\nb",
-        "a\\nb",
-        "a\\x0ab",
-        " a ",
-        "[op=read]",
-        "a]b",
-        "a|b",
-        "=,;",
-        "<img src=x onerror=alert(1)>",
-        "<script>",
-        "(others)",
-        "\u{202e}a",
-    ] {
-        names.push(name.as_bytes().to_vec());
-    }
-    names.extend([b"\xff\xfe".to_vec(), b"\xfe\xff".to_vec(), b"\\xff\\xfe".to_vec(), [b'l'; 255].to_vec()]);
-    // Each was written another number of times; few in one second, so that a row of the second's table is there for each: what finds
-    // none is counted among the others.
-    for (n, name) in names.iter().enumerate() {
-        if n % 6 == 5 {
-            std::thread::sleep(Duration::from_millis(1100));
-        }
-        write_direct(&directory.join(OsStr::from_bytes(name)), n as u64 + 1, 4096);
-    }
-    let count = names.len() as f64;
-    let of = "file.ops[op=write][directory=\"/odd \\\"|]\"]";
-    until("all are counted", || {
-        let found = cluster.json(&["analytics", "query", "file.ops[op=write][directory]", "--from", "-59m"]);
-        let odd = found["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|row| row["key"]["directory"] == "/odd \"|]")
-            .cloned();
-        odd.is_some_and(|row| row["total"] == count * (count + 1.0) / 2.0)
-    });
-    let found = query(cluster, &format!("{of}[file]"));
-    let rows = found["rows"].as_array().unwrap();
-    let shown: Vec<&str> = rows.iter().map(|row| row["key"]["file"].as_str().unwrap()).collect();
-    assert!(shown.iter().all(|file| !file.contains(|c: char| c.is_control())), "{shown:?}");
-    let mut totals: Vec<f64> = rows.iter().map(|row| row["total"].as_f64().unwrap()).collect();
-    totals.sort_by(f64::total_cmp);
-    assert_eq!(totals, (1..=names.len()).map(|n| n as f64).collect::<Vec<_>>(), "no two are shown alike");
-
-    let quoted = |file: &&str| format!("\"{}\"", file.replace('\\', "\\\\").replace('"', "\\\""));
-    let all: Vec<String> = shown.iter().map(quoted).collect();
-    // Rates are of another moment.
-    let counted = |found: &Value| -> Vec<(Value, Value)> {
-        let rows = found["rows"].as_array().unwrap().iter();
-        rows.map(|row| (row["key"].clone(), row["total"].clone())).collect()
-    };
-    let found_again = query(cluster, &format!("file.ops[op=write][file={}][file]", all.join("|")));
-    assert_eq!(counted(&found_again), counted(&found));
-
-    // As the table shows them, pasted.
-    let dir = cluster.dir();
-    let dir = dir.to_str().unwrap();
-    let ask =
-        |text: &str| ok(&["analytics", "query", text, "--dir", dir, "--from", "-59m", "--rows", "1000"]);
-    let table = ask(&format!("{of}[file]"));
-    let names_of = |table: &str| -> Vec<String> {
-        let lines = table.lines().filter(|line| line.contains(" %"));
-        lines.map(|line| line.trim_start().split_once("  ").unwrap().0.to_owned()).collect()
-    };
-    let pasted = names_of(&table);
-    assert_eq!(pasted.len(), names.len(), "{table}");
-    let again = ask(&format!("file.ops[op=write][file={}][file]", pasted.join("|")));
-    assert_eq!(names_of(&again), pasted);
-
-    // Lines and columns of files stay lines and columns.
-    let out = mounts.more.path().join("odd.csv");
-    let export = |out: &Path| {
-        ok(&[
-            "analytics",
-            "export",
-            &format!("{of}[file]"),
-            "--dir",
-            dir,
-            "--from",
-            "-59m",
-            "--step",
-            "1h",
-            "--rows",
-            "1000",
-            "--out",
-            out.to_str().unwrap(),
-        ])
-    };
-    export(&out);
-    let read = "import csv, sys; rows = list(csv.reader(open(sys.argv[1], newline=''))); assert all(len(r) == 3 for r in rows), rows; print(len({r[1] for r in rows[1:]}))";
-    let read = Command::new("python3").args(["-c", read]).arg(&out).output().unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&read.stdout).trim(),
-        names.len().to_string(),
-        "{}",
-        String::from_utf8_lossy(&read.stderr)
-    );
-    let out = mounts.more.path().join("odd.html");
-    export(&out);
-    let html = fs::read_to_string(&out).unwrap();
-    assert!(!html.contains("<img") && html.matches("</script").count() == 3, "no name is markup");
-}
-
-/// What a reader that follows the format's description finds in it; and DuckDB and pyarrow, where Python (or that of ROPEWALK_PYTHON)
-/// has them.
-fn read_by_others(file: &Path, of_heavy: f64) {
+/// The operations of each file, by what finds them in a Parquet file: a reader that follows the format's description; and DuckDB and
+/// pyarrow, where Python (or that of ROPEWALK_PYTHON) has them.
+fn read_by_others(file: &Path) -> serde_json::Map<String, Value> {
     let python = std::env::var("ROPEWALK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parquet.py");
     let output = Command::new(python).arg(script).arg(file).args(["file", "operations"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let engines = found.as_object().unwrap();
+    let engines = found.as_object().unwrap().clone();
     assert!(engines.contains_key("the format's description"), "{found}");
-    println!("the Parquet file was read by: {:?}", engines.keys().collect::<Vec<_>>());
-    for (engine, sums) in engines {
-        assert_eq!(sums["/heavy"].as_f64(), Some(of_heavy), "{engine}: {sums}");
-    }
+    println!("{} was read by: {:?}", file.display(), engines.keys().collect::<Vec<_>>());
+    engines
 }
 
 /// By where in the file, in which pool, on which node.
@@ -413,6 +312,9 @@ fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
         "pagepool.read_bytes[how=ahead]",
         "net.connection_sent_bytes[connection=1]",
         "net.connection_received_bytes[connection=control]",
+        "net.round_trips[connection=control]",
+        "net.round_trips[rail=127.0.0.1][latency]",
+        "nsd.cache_misses[reason=first]",
         "pdisk.busy_us[pdisk=pdisk1]",
     ] {
         until(counted, || total(cluster, counted) > 0.0);
@@ -420,6 +322,8 @@ fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
     let misses = |reason: &str| total(cluster, &format!("pagepool.misses[reason={reason}]"));
     let all = total(cluster, "pagepool.misses");
     assert!(misses("first") + misses("given_up") + misses("part") + misses("evicted") == all, "{all}");
+    let by_why = query(cluster, "nsd.cache_misses[reason]");
+    assert_eq!(by_why["total"].as_f64(), Some(total(cluster, "nsd.cache_bytes[how=miss]")), "{by_why}");
     the_same_elsewhere(cluster);
 }
 

@@ -136,6 +136,13 @@ fn every_node_that_serves_takes_part_on_mounts_only() {
     for record in records.iter().filter(|record| record["cell"]["step"] == 3) {
         parts_are_the_whole(record, "operations", &agents);
     }
+    // What was seen meanwhile is a worksheet, with each cell as a mark on its time axis.
+    let sheets = cluster.json(&["analytics", "worksheet", "list"]);
+    assert_eq!((&sheets[0]["name"], sheets[0]["marks"].as_array().map(Vec::len)), (&"out".into(), Some(4)));
+    let html = path("out.html");
+    ok(&["analytics", "worksheet", "export", "out", "--dir", dir, "--out", &html]);
+    let cell = sheets[0]["marks"][0]["text"].as_str().unwrap();
+    assert!(fs::read_to_string(html).unwrap().contains(cell), "{cell} is on the time axis");
     step_load(&plan_file, &path("steps"), (dir, mnt), &agents);
     let left: Vec<_> = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["link"], "the files of the run are gone");

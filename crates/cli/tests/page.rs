@@ -8,8 +8,12 @@ mod attacks;
 #[path = "common/browser.rs"]
 mod browser;
 mod common;
+#[path = "page/gone.rs"]
+mod gone;
 #[path = "common/mounts.rs"]
 mod mounts;
+#[path = "page/odd.rs"]
+mod odd;
 
 use std::{
     fs,
@@ -80,6 +84,9 @@ fn pictured(browser: &Browser, name: &str) {
         browser.picture(&place.join(format!("{name}-{form}.png")));
         let (inner, outer) = (browser.js("return document.documentElement.scrollWidth"), size.0);
         assert!(inner.as_u64() <= Some(outer.into()), "{name} {form} is {inner} wide, the window {outer}");
+        // A filter's chip shows by what it is taken away.
+        let crosses = "return [...document.querySelectorAll('.chip')].every((chip) => { const [a, b] = [chip, chip.querySelector('.cross')].map((of) => of.getBoundingClientRect()); return b.width > 0 && b.right <= a.right && a.right <= innerWidth; })";
+        assert!(media == "print" || browser.js(crosses) == true, "{name} {form}: a chip's cross is hidden");
         let paper = browser.js("return getComputedStyle(document.body).backgroundColor");
         assert_eq!(paper == "rgb(255, 255, 255)", form != "dark", "{name} {form}: {paper}");
     }
@@ -205,21 +212,10 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
 
     drop(loads);
     counted_as_by_fio(&browser, port, &mounts.at(1, "counted"));
+    odd::names(&browser, port, &mounts.at(1, "odd"));
 
-    // A server that is gone: named in the charts, red with what to do in the view of the hardware.
-    cluster.kill(|name| name == "n2");
-    browser.open(&format!("http://127.0.0.1:{port}/?gone#q=pdisk.ops%5Bprocess%5D&span=60"));
-    browser.until("document.querySelector('.says.wrong')?.textContent.includes('n2')");
-    // Its line ends there, while the others' go on: a gap, and no zero.
-    let steps =
-        |of: &str| format!("[...ropewalk.charts[0].rows.values()].find((row) => row.name === '{of}').steps");
-    browser.until(&format!("{}.slice(-5).every((n) => n === null)", steps("n2")));
-    browser.until(&format!("{}.slice(-8, -4).every((n) => n !== null)", steps("n1")));
-    pictured(&browser, "gap");
-    browser.click("document.getElementById('view-hardware')");
-    browser.until("[...document.querySelectorAll('#hardware td.bad')].some((cell) => cell.textContent === 'does not answer')");
-    browser.until("[...document.querySelectorAll('#hardware li button')].some((button) => button.textContent.includes('ropewalk serve --name n2'))");
-    pictured(&browser, "hardware");
+    gone::a_server(&browser, cluster, port);
+    gone::the_manager(&browser, cluster, port);
 }
 
 /// What was recorded passes on the page as it did, where there is no cluster; a worksheet of it as a file.

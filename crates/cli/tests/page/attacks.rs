@@ -8,6 +8,9 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+use tokio::net::TcpSocket;
+
 use super::browser::http;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,6 +52,7 @@ pub fn hold(port: u16, pid: u32) {
     what_is_no_path(port);
     what_is_no_query(port);
     streams_that_nobody_reads(port);
+    a_stream_that_is_not_read_for_a_while(port);
     more_connections_than_places(port);
     let grown = resident(pid).saturating_sub(before);
     assert!(grown < GROWTH_MAX_KIB, "the page grew by {grown} KiB from {before}");
@@ -155,6 +159,63 @@ fn streams_that_nobody_reads(port: u16) {
         BufReader::new(stream).read_line(&mut head).unwrap();
         head.contains("200")
     });
+}
+
+/// What an event of a live page says of the first chart's figures: when they begin, and how many seconds they are.
+type Told = (u64, u64);
+
+/// A live page's events, as soon as there is room for one more. There is hardly any room for what it does not read.
+fn live(port: u16, queries: &str) -> impl Iterator<Item = Told> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let connect = async || {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4096)?;
+        socket.connect(([127, 0, 0, 1], port).into()).await?.into_std()
+    };
+    let question = format!("GET /api/live?{queries} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let mut begun = None;
+    super::common::until("there is room for another live page", || {
+        let mut stream = runtime.block_on(connect()).unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(question.as_bytes()).unwrap();
+        let (mut reader, mut head) = (BufReader::new(stream), String::new());
+        reader.read_line(&mut head).unwrap();
+        begun = Some(reader).filter(|_| head.contains("200"));
+        begun.is_some()
+    });
+    let lines = begun.unwrap().lines().map_while(Result::ok);
+    lines.filter_map(|line| {
+        let told: Value = serde_json::from_str(line.strip_prefix("data: ")?).unwrap();
+        let chart = &told["charts"][0];
+        let seconds = chart["chart"]["recorded"].as_array().unwrap().len();
+        Some((chart["from_at_us"].as_u64().unwrap() / 1_000_000, seconds as u64))
+    })
+}
+
+/// Who stops reading for a while: another page gets every second meanwhile. Nothing is asked for it as soon as the system's buffers
+/// are full, and when it reads on, no second is missing.
+fn a_stream_that_is_not_read_for_a_while(port: u16) {
+    // What is said of each of these is as long as it is itself.
+    let long = format!("&q=file.ops%5Bclient%3D{}%5D", "n".repeat(4000));
+    let large = format!("q=process.cpu_us%5Bprocess%5D{}", long.repeat(15));
+    let (mut unread, mut read) = (live(port, &large), live(port, "q=process.cpu_us%5Bprocess%5D"));
+    // The first second that is not in it.
+    let end = |(begins, seconds): Told| begins + seconds;
+    let (mut known, mut told) = (end(unread.next().unwrap()), end(read.next().unwrap()));
+    let begun = told;
+    while told < begun + 9 {
+        let next = read.next().unwrap();
+        assert!(next.0 <= told, "the seconds from {told} to {} are missing", next.0);
+        told = end(next);
+    }
+    let mut longest = 0;
+    while known < told {
+        let next = unread.next().unwrap();
+        assert!(next.0 <= known, "the seconds from {known} to {} are missing", next.0);
+        (known, longest) = (end(next), longest.max(next.1));
+    }
+    assert!(longest > 4, "each second was asked for, and waited: {longest}");
 }
 
 fn more_connections_than_places(port: u16) {
