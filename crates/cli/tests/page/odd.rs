@@ -26,6 +26,8 @@ pub fn names(browser: &Browser, port: u16, directory: &Path) {
     browser.open(&format!(
         "http://127.0.0.1:{port}/?odd#q=file.ops%5Bop%3Dwrite%5D%5Bdirectory%3D/odd%5D%5Bfile%5D&span=300"
     ));
+    // What there was before is of a page whose process has ended.
+    browser.errors();
     let count = names.len();
     browser.until(&format!("ropewalk.charts[0].rows.size === {count} && document.querySelectorAll('article button.row').length === {count}"));
     let shown = browser.js("return [...ropewalk.charts[0].rows.values()].map((row) => row.name)");
@@ -50,5 +52,6 @@ pub fn names(browser: &Browser, port: u16, directory: &Path) {
         browser.js("return ropewalk.charts[0].set('file.ops[op=write][directory=/odd][file]')");
         browser.until(&format!("ropewalk.charts[0].rows.size === {count} && ropewalk.charts[0].found.chart.breakdowns[0] === 'file'"));
     }
-    assert!(browser.errors().iter().all(|error| error.contains("400")), "{:?}", browser.errors());
+    let errors = browser.errors();
+    assert!(errors.iter().all(|error| error.contains("400")), "{errors:?}");
 }
