@@ -191,7 +191,10 @@ export class Chart {
       const lightest = [...this.rows.values()].sort((a, b) => a.total - b.total).slice(0, this.rows.size - ROWS_MAX);
       lightest.forEach((row) => this.rows.delete(row.name));
     }
-    Object.assign(this.found, { told_apart_percent: found.told_apart_percent, processes: found.processes });
+    // Who is gone recorded nothing of these seconds; what he had recorded before is in the sums still.
+    const had = new Map(this.found.processes.map((p) => [p.process, p.recorded_s]));
+    const processes = found.processes.map((p) => ({ ...p, recorded_s: p.recorded_s ?? had.get(p.process) ?? null }));
+    Object.assign(this.found, { told_apart_percent: found.told_apart_percent, processes });
     this.shown();
   }
 

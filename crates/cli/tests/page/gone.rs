@@ -42,6 +42,7 @@ pub fn the_manager(browser: &Browser, cluster: &Cluster, port: u16) {
     browser.until(&going_on);
     browser.js("return ropewalk.refreshEvents()");
     browser.until("document.getElementById('status').textContent.includes('ask the manager')");
+    browser.until("document.querySelector('.says.wrong').textContent.includes('in the sums is what it had recorded: manager')");
     pictured(browser, "manager");
     cluster.start_server("manager");
     let back = |steps: &str| {
