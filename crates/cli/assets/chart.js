@@ -236,7 +236,8 @@ export class Chart {
     this.by.replaceChildren(...[...options, ...several].map((by) => el("option", { value: several.includes(by) ? "" : by, disabled: several.includes(by) }, by || "(nothing)")));
     this.by.selectedIndex = several.length ? options.length : options.indexOf(chart.breakdowns[0] ?? "");
     const without = (filter) => this.set(this.built(chart.filters.filter((other) => other !== filter), chart.breakdowns));
-    this.chips.replaceChildren(...chart.filters.map((filter) =>
+    // A button that is pressed must not be gone before it is let go.
+    if (!this.chips.matches(":active")) this.chips.replaceChildren(...chart.filters.map((filter) =>
       el("button.chip", { title: "take this filter away: " + filter.text, onclick: () => without(filter) }, el("span", {}, chip(filter.text)), el("span.cross", {}, "\u2715"))));
     this.remarks();
   }

@@ -46,8 +46,8 @@ pub fn names(browser: &Browser, port: u16, directory: &Path) {
         ));
         browser.until("ropewalk.charts[0].query.includes('[file=') && ropewalk.charts[0].found.chart.breakdowns[0] !== 'file' && ropewalk.charts[0].rows.size > 0");
         pictured(browser, "odd");
-        // By the chip out again.
-        browser.click("[...document.querySelectorAll('.chip')].at(-1)");
+        // By the chip out again. Pictures have moved what is on the page: it may move once more.
+        browser.js("[...document.querySelectorAll('.chip')].at(-1).click()");
         browser.until("!ropewalk.charts[0].query.includes('[file=')");
         browser.js("return ropewalk.charts[0].set('file.ops[op=write][directory=/odd][file]')");
         browser.until(&format!("ropewalk.charts[0].rows.size === {count} && ropewalk.charts[0].found.chart.breakdowns[0] === 'file'"));
