@@ -100,7 +100,7 @@ fn the_copy_on_another_machine_has_all_when_the_managers_is_gone() {
     let kept = kept.to_str().unwrap();
     let _down = Down(kept.to_owned());
     let store = || cluster.json(&["status"])["store"].as_str().unwrap_or_default().to_owned();
-    let whole = || until("the copy has all", || store().contains("with a copy on m2"));
+    let whole = || until("the copy has all", || store().ends_with("with a copy on m2"));
     let token = ok(&["node", "token", "--dir", name, "--role", "manager"]);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let place = ["--address", "127.0.0.1", "--port", &port, "--name", "m2", "--no-service"];

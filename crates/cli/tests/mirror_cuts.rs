@@ -91,7 +91,9 @@ fn a_copy_whose_answers_are_lost_or_whose_disk_is_full_is_given_up_and_comes_bac
     let mnt = first.mounted();
     let whole = || {
         until("the copy has all", || {
-            first.json(&["status"])["store"].as_str().is_some_and(|store| store.contains("with a copy on m2"))
+            first.json(&["status"])["store"]
+                .as_str()
+                .is_some_and(|store| store.ends_with("with a copy on m2"))
         });
     };
     let health = || String::from_utf8(first.run(&["health"]).stdout).unwrap();

@@ -92,7 +92,8 @@ impl<'a> Machine<'a> {
     pub fn show_logs(&self) {
         for log in fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
             let text = fs::read_to_string(log.path()).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
+            // Whoever is away is called again and again.
+            let lines: Vec<&str> = text.lines().filter(|line| !line.contains("INFO net::")).collect();
             eprintln!("--- {}\n{}", log.path().display(), lines[lines.len().saturating_sub(25)..].join("\n"));
         }
     }

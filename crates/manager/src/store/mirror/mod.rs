@@ -52,7 +52,7 @@ use self::{
 };
 use super::{Changes, Confirmed, JournaledStore, Remark, Snapshot, Store, StoreError};
 
-/// How long who asks how the copy stands waits for a commit.
+/// How long who looks after the store waits for a commit; one that takes longer is said to wait for the copy.
 const SIGHT: Duration = Duration::from_millis(100);
 /// Before it is tried to make a copy anew; after each time in vain twice as long, up to [`RETRY_MAX`].
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
@@ -89,12 +89,21 @@ enum Side {
     Whole(mpsc::Sender<Job>),
 }
 
+/// See [`Side`], for who asks: the side itself is held through a commit.
+#[derive(Clone)]
+enum Stand {
+    Behind(String),
+    Made,
+    Whole,
+}
+
 /// A copy with what is sent to it.
 type Taken = (Box<dyn Copied>, mpsc::Receiver<Job>);
 
 struct Shared {
     place: Arc<dyn Place>,
     side: Mutex<Side>,
+    stand: Mutex<Stand>,
     changed: Condvar,
     /// Since when a commit waits for the copy.
     waits: Mutex<Option<Instant>>,
@@ -144,9 +153,11 @@ impl MirroredStore {
                 _ => error,
             }
         })?;
+        let opening = "it is being opened";
         let shared = Arc::new(Shared {
             place: Arc::clone(&place),
-            side: Mutex::new(Side::Behind("it is being opened".into())),
+            side: Mutex::new(Side::Behind(opening.into())),
+            stand: Mutex::new(Stand::Behind(opening.into())),
             changed: Condvar::new(),
             waits: Mutex::new(None),
             seen: AtomicU64::new(0),
@@ -185,7 +196,7 @@ impl MirroredStore {
             Ok(to)
         });
         match whole {
-            Ok(to) => *opened.shared.side.lock() = Side::Whole(to),
+            Ok(to) => opened.shared.turn(&mut opened.shared.side.lock(), Side::Whole(to)),
             // Before anything is acknowledged without it.
             Err(Apart::Copy(why)) => {
                 opened.shared.leave(&mut opened.shared.side.lock(), why, &opened.store)?;
@@ -237,16 +248,27 @@ impl Shared {
         self.ending.load(Ordering::Relaxed)
     }
 
+    /// The copy stands otherwise from now on.
+    fn turn(&self, side: &mut Side, to: Side) {
+        *self.stand.lock() = match &to {
+            Side::Behind(why) => Stand::Behind(why.clone()),
+            Side::Unknown(error) => Stand::Behind(error.to_string()),
+            Side::Made(..) => Stand::Made,
+            Side::Whole(_) => Stand::Whole,
+        };
+        *side = to;
+    }
+
     /// The copy does not count from now on. When this returns that is durable; if it fails nothing is committed any more.
     fn leave(&self, side: &mut Side, why: String, store: &JournaledStore) -> Result<(), StoreError> {
         tracing::warn!("the copy of the manager's store is given up: {why}");
         let dismissed = store.snapshot().and_then(|state| self.place.dismiss(&*state, &self.impatient));
         if let Err(error) = dismissed {
-            *side = Side::Unknown(error.clone());
+            self.turn(side, Side::Unknown(error.clone()));
             return Err(error);
         }
         tracing::warn!("the copy of the manager's store does not count: {why}");
-        *side = Side::Behind(why);
+        self.turn(side, Side::Behind(why));
         self.changed.notify_all();
         Ok(())
     }
@@ -294,7 +316,7 @@ impl Shared {
                         Err(error) => {
                             let side = &mut *self.side.lock();
                             if !matches!(side, Side::Unknown(_)) {
-                                *side = Side::Behind(error.to_string());
+                                self.turn(side, Side::Behind(error.to_string()));
                             }
                         }
                     }
@@ -356,7 +378,7 @@ impl Shared {
         self.place.ready()?;
         let (snapshot, number) = {
             let mut side = self.side.lock();
-            *side = Side::Made(Vec::new(), 0);
+            self.turn(&mut side, Side::Made(Vec::new(), 0));
             self.slower.store(false, Ordering::Relaxed);
             self.seen.store(0, Ordering::Relaxed);
             store.snapshot_at()?
@@ -384,7 +406,7 @@ impl Shared {
             let committed = match in_time(last) {
                 Ok(committed) => committed,
                 Err(why) => {
-                    *side = Side::Behind(why);
+                    self.turn(&mut side, Side::Behind(why));
                     return Ok(None);
                 }
             };
@@ -395,7 +417,7 @@ impl Shared {
                 return Ok(None);
             }
             let (to, jobs) = mpsc::channel();
-            *side = Side::Whole(to);
+            self.turn(&mut side, Side::Whole(to));
             tracing::info!("the copy of the manager's store {} has all", self.place.name());
             return Ok(Some((copy, jobs)));
         }
@@ -407,7 +429,7 @@ impl Drop for MirroredStore {
         self.shared.ending.store(true, Ordering::Relaxed);
         self.shared.impatient.store(true, Ordering::Relaxed);
         // The witness stays as it is: nothing is acknowledged any more.
-        *self.shared.side.lock() = Side::Behind("it ends".into());
+        self.shared.turn(&mut self.shared.side.lock(), Side::Behind("it ends".into()));
         self.shared.changed.notify_all();
         let _ = self.ended.lock().recv_timeout(END_MAX); // a disk that does not answer is not waited for
     }
@@ -433,7 +455,8 @@ impl Store for MirroredStore {
                 late.push(changes.clone());
                 let lacks = u32::try_from(late.len()).unwrap_or(u32::MAX);
                 if *bytes > LATE_MAX {
-                    *side = Side::Behind("more was committed than it could take meanwhile".into());
+                    self.shared
+                        .turn(side, Side::Behind("more was committed than it could take meanwhile".into()));
                 }
                 drop(turn);
                 if self.shared.slower.load(Ordering::Relaxed) {
@@ -470,14 +493,14 @@ impl Store for MirroredStore {
 
     fn describe(&self) -> String {
         let (path, copy) = (self.path.display(), self.shared.place.name());
-        // Nobody who asks waits for a copy.
-        let Some(side) = self.shared.side.try_lock_for(SIGHT) else {
-            return format!("{path}, with a copy {copy} that is waited for");
-        };
-        match &*side {
-            Side::Whole(_) => format!("{path}, with a copy {copy}"),
-            Side::Made(..) => format!("{path}, on one disk; a copy is being made {copy}"),
-            Side::Behind(_) | Side::Unknown(_) => format!("{path}, on one disk; the copy {copy} is behind"),
+        let stand = self.shared.stand.lock().clone();
+        match stand {
+            Stand::Whole if self.waits_for().is_some() => {
+                format!("{path}, with a copy {copy} that is waited for")
+            }
+            Stand::Whole => format!("{path}, with a copy {copy}"),
+            Stand::Made => format!("{path}, on one disk; a copy is being made {copy}"),
+            Stand::Behind(_) => format!("{path}, on one disk; the copy {copy} is behind"),
         }
     }
 
@@ -509,17 +532,16 @@ impl Store for MirroredStore {
 
     fn remarks(&self) -> Vec<Remark> {
         let (place, what) = (&self.shared.place, "the copy of the manager's store is behind");
-        let Some(side) = self.shared.side.try_lock_for(SIGHT) else {
-            let waits = place.waits_for().map(|text| Remark { what: "the manager's store waits", text });
-            return waits.into_iter().collect();
-        };
-        let why = match &*side {
-            Side::Whole(_) => return Vec::new(),
-            Side::Made(..) => {
+        let stand = self.shared.stand.lock().clone();
+        let why = match stand {
+            Stand::Whole => {
+                let waits = place.waits_for().map(|text| Remark { what: "the manager's store waits", text });
+                return waits.into_iter().collect();
+            }
+            Stand::Made => {
                 format!("it is being made anew, {} records so far", self.shared.seen.load(Ordering::Relaxed))
             }
-            Side::Behind(why) => why.clone(),
-            Side::Unknown(error) => error.to_string(),
+            Stand::Behind(why) => why,
         };
         let text = format!(
             "the manager's store stands on one disk only, its copy {} is behind: {why}; it is made anew by itself as soon as {} \

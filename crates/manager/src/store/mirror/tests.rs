@@ -100,6 +100,26 @@ fn a_copy_is_made_while_commits_go_on_and_is_the_store_when_that_is_lost() {
     assert!(all(&place.open()) == model && place.own.with_extension("lost.1").exists());
 }
 
+#[test]
+fn how_the_copy_stands_is_told_while_a_commit_takes_long() {
+    let place = Machine::new();
+    fs::remove_dir(&place.mirror.dir).unwrap();
+    let store = place.open();
+    until(&store, |remarks| !remarks.is_empty());
+    let commit = store.shared.side.lock();
+    assert!(store.describe().ends_with("is behind") && !store.remarks().is_empty(), "{}", store.describe());
+    drop(commit);
+    fs::create_dir(&place.mirror.dir).unwrap();
+    whole(&store);
+    let commit = store.shared.side.lock();
+    assert!(
+        store.describe().contains("with a copy in") && store.remarks().is_empty(),
+        "{}",
+        store.describe()
+    );
+    drop(commit);
+}
+
 /// A crash in the middle of a commit leaves one of the two with it. Whichever, both have it afterwards.
 #[test]
 fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
