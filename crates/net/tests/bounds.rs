@@ -9,11 +9,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::*;
-use net::{EndpointConfig, Lane, Response, Service, handler_fn};
+use net::{Call, Endpoint, EndpointConfig, Lane, Response, Service, handler_fn};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -85,4 +85,27 @@ async fn no_more_connections_than_accepted_max() {
     let mut stranger = TcpStream::connect(addr).await.unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let _ = timeout(SOON, stranger.read_to_end(&mut rest)).await.expect("closed");
+}
+
+/// A peer that takes its time over the handshake: its machine has answered, so no further attempts are begun beside, each of which
+/// would be work for it. Without an answer of its machine they are.
+#[tokio::test]
+async fn a_peer_that_is_late_with_the_handshake_is_not_given_more_of_them() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (client, came) = (Endpoint::start(config(2)).unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&came);
+    let server = tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            kept.push(stream);
+        }
+    });
+    let deadline = Instant::now() + Duration::from_millis(1500);
+    assert!(client.peer(&[addr]).call(Call { deadline, ..call(ECHO, b"hello") }).await.is_err());
+    let came = came.load(Ordering::SeqCst);
+    // One for each lane; one that was late has been tried once more.
+    assert!((1..=4).contains(&came), "{came} connections");
+    server.abort();
 }

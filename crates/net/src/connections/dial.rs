@@ -2,12 +2,15 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use thiserror::Error;
-use tokio::task::JoinSet;
+use tokio::{net::TcpStream, task::JoinSet};
 use wire::hello::Lane;
 
 use crate::{
@@ -93,7 +96,8 @@ pub(crate) fn tell(group: &Group, rail: usize, error: &DialError) {
 }
 
 /// Connects from whatever port. Where several ways lead to the peer and one is dead, an attempt on it hangs
-/// and another one does not: the first that succeeds counts.
+/// and another one does not: the first that succeeds counts. A socket that is connected has found a way, there and back: the
+/// handshake is a matter of CPUs, and the peer's are not given twenty of them to do where one is late already.
 pub(crate) async fn race(
     group: &Arc<Group>,
     lane: Lane,
@@ -102,16 +106,23 @@ pub(crate) async fn race(
 ) -> Result<(Socket, Accepted), DialError> {
     let began = Instant::now();
     let timeout = || DialError::Timeout { at: group.core.names.at(addr), limit };
-    let mut attempts = JoinSet::new();
+    let (mut attempts, shaking) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    let found = || shaking.load(Ordering::Relaxed) > 0;
     let (mut beside, mut begin) = (BESIDE.into_iter(), 1);
     loop {
         let left = limit.saturating_sub(began.elapsed());
         for _ in 0..begin {
-            let group = Arc::clone(group);
-            attempts.spawn(async move { connect(&group, lane, addr, None, left).await });
+            let (group, shaking) = (Arc::clone(group), Arc::clone(&shaking));
+            attempts.spawn(async move {
+                let stream = open(&group, addr, None, left).await?;
+                shaking.fetch_add(1, Ordering::Relaxed);
+                let left = group.core.config.connect_timeout.saturating_sub(began.elapsed());
+                let made = shake(&group, lane, addr, stream, left).await;
+                shaking.fetch_sub(1, Ordering::Relaxed);
+                made
+            });
         }
         let (pause, next) = beside.next().unwrap_or((limit, 0));
-        begin = next;
         let mut error = None;
         // Cancelling it loses nothing: the attempts go on.
         let first = tokio::time::timeout(pause, async {
@@ -130,8 +141,9 @@ pub(crate) async fn race(
             // All have ended: it is refused, or gone.
             (Ok(None), Some(error)) => return Err(error),
             (Ok(None), None) => return Err(timeout()),
+            (Err(_), _) if found() => begin = 0,
             (Err(_), _) if began.elapsed() >= limit => return Err(timeout()),
-            (Err(_), _) => {}
+            (Err(_), _) => begin = next,
         }
     }
 }
@@ -144,14 +156,38 @@ pub(crate) async fn connect(
     from: Option<SocketAddr>,
     limit: Duration,
 ) -> Result<(Socket, Accepted), DialError> {
-    let core = &group.core;
     let began = Instant::now();
+    let stream = open(group, addr, from, limit).await?;
+    shake(group, lane, addr, stream, limit.saturating_sub(began.elapsed())).await
+}
+
+/// The socket.
+async fn open(
+    group: &Group,
+    addr: SocketAddr,
+    from: Option<SocketAddr>,
+    limit: Duration,
+) -> Result<TcpStream, DialError> {
+    let core = &group.core;
     let connected = tokio::time::timeout(limit, socket::connect(addr, from)).await;
     let at = || core.names.at(addr);
     let failed = |source| DialError::Connect { at: at(), source };
     let stream = connected.map_err(|_| DialError::Timeout { at: at(), limit })?.map_err(failed)?;
     socket::configure(&stream, core.config.heartbeat_timeout).map_err(failed)?;
-    let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
+    Ok(stream)
+}
+
+/// The handshake; it has at least a tenth of a second.
+async fn shake(
+    group: &Group,
+    lane: Lane,
+    addr: SocketAddr,
+    stream: TcpStream,
+    left: Duration,
+) -> Result<(Socket, Accepted), DialError> {
+    let core = &group.core;
+    let at = || core.names.at(addr);
+    let left = left.max(Duration::from_millis(100));
     handshake::connect(core, stream, lane, left).await.map_err(|source| match source {
         HandshakeError::Refused(reason) => DialError::Refused { at: at(), reason },
         HandshakeError::OtherVersion | HandshakeError::NoCommonVersion(_) => {
