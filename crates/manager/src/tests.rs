@@ -235,6 +235,54 @@ async fn a_map_is_waited_for() {
     manager.stop().await;
 }
 
+/// With many clients each would hear of each otherwise, a map for each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_hears_of_the_cluster_and_not_of_other_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("manager");
+    format(&path, spec(3)).unwrap();
+    let manager = Manager::open(&path).unwrap();
+    let (server, _) = (register(&manager, 1, 1).await, register(&manager, 2, 1).await);
+    let (session, _) = open_session(&manager).await;
+    let have = manager.map().borrow().epoch;
+    let waiting = {
+        let manager = manager.clone();
+        tokio::spawn(async move { manager.handle(caller(session), MgrRequest::WaitMap { have }).await })
+    };
+    // A server hears of both: who is no client is fenced.
+    let beside = {
+        let manager = manager.clone();
+        let MgrRequest::OpenSession { fs, process, admin_addr, .. } = open_request(None) else { panic!() };
+        let (mount, proven_dead, share) = ("/other".into(), Vec::new(), true);
+        let open = MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead, share };
+        tokio::spawn(async move { manager.handle(caller(SessionId(0)), open).await })
+    };
+    // The first says what it holds: nothing.
+    manager.handle(caller(session), MgrRequest::WaitRecalls).await;
+    manager.handle(caller(session), MgrRequest::Claim { tokens: vec![], last: true }).await;
+    let MgrReply::SessionOpen { session: other, .. } = beside.await.unwrap() else { panic!() };
+    let served = manager.handle(caller(server), MgrRequest::WaitMap { have }).await;
+    let MgrReply::Map(map) = served else { panic!("{served:?}") };
+    assert!(map.client(session).is_some() && map.client(other).is_some());
+    let of = async |session, epoch| match manager
+        .handle(caller(session), MgrRequest::Renew { epoch, pdisks: vec![] })
+        .await
+    {
+        MgrReply::Renewed { epoch, .. } => epoch,
+        other => panic!("{other:?}"),
+    };
+    assert!(of(session, have).await <= have && of(server, map.epoch).await == map.epoch && map.epoch > have);
+    assert_eq!(manager.handle(caller(other), MgrRequest::CloseSession).await, MgrReply::Done);
+    assert!(!waiting.is_finished() && of(session, have).await <= have);
+
+    register(&manager, 3, 1).await;
+    let MgrReply::Map(map) = waiting.await.unwrap() else { panic!() };
+    assert!(map.node(NodeId(3)).unwrap().session.is_some() && map.clients.is_empty());
+    assert_eq!((map.epoch, of(session, map.epoch).await), (manager.map().borrow().epoch, map.epoch));
+    assert_eq!(manager.handle(caller(session), MgrRequest::GetMap).await, MgrReply::Map(map));
+    manager.stop().await;
+}
+
 /// The media of a manager that loses power: the table's, the journal's and the mark's.
 #[derive(Clone)]
 struct Media {

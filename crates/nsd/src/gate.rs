@@ -204,7 +204,7 @@ impl Gate {
             _ => at.changed,
         };
         if epoch < changed && !from_manager {
-            return Err(NsdRefusal::StaleEpoch { current: map.epoch });
+            return Err(NsdRefusal::StaleEpoch { current: changed });
         }
         let permit = at.passes.begin(present.clock.present(self.shared.started.elapsed()));
         Ok(Pass { shared: Arc::clone(&self.shared), pdisk, permit: Some(permit) })

@@ -123,8 +123,8 @@ pub enum PdiskWish {
 pub enum MgrRequest {
     /// The map.
     GetMap,
-    /// The map, as soon as it is newer than `have`, or at the deadline. A server's or client's next
-    /// call with the new epoch tells the manager that it is in force there.
+    /// The map, as soon as it is newer than `have`, or at the deadline; for a client as soon as more is new than who has a
+    /// client's session, and without that. A server's next call with the new epoch tells the manager that it is in force there.
     WaitMap {
         /// What the sender has in force.
         have: Epoch,
@@ -642,7 +642,7 @@ pub enum MgrReply {
     Renewed {
         /// Lease, microseconds from the sending of the request.
         lease_us: u64,
-        /// The manager's map version.
+        /// The manager's map version; for a client the last one in which more changed than who has a client's session.
         epoch: Epoch,
     },
     /// A client session is open.

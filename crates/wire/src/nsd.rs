@@ -242,9 +242,9 @@ pub enum NsdReply {
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum NsdRefusal {
     /// The request was made under a map older than its group's last change.
-    #[error("request epoch is older than the group's last change; the map is at {current}")]
+    #[error("request epoch is older than the group's last change, at {current}")]
     StaleEpoch {
-        /// The server's map version.
+        /// The map version of that change.
         current: Epoch,
     },
     /// The server could not get the map that the request was made under in time.

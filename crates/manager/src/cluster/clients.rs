@@ -72,7 +72,7 @@ impl Cluster {
     fn remove(&mut self, session: SessionId, step: &mut Step) {
         self.clients.remove(&session);
         self.map.clients.retain(|client| client.session != session);
-        self.bump();
+        self.bump_for_servers();
         step.store.push(StoreOp::EndSession(session));
     }
 
@@ -207,7 +207,7 @@ impl Cluster {
         let session = self.next_session();
         let grant = self.next_grant(step);
         let record = SessionRecord { grant, ..open.record };
-        self.bump();
+        self.bump_for_servers();
         self.map.clients.push(ClientEntry { session, fs: open.fs, member: open.member });
         step.put(session_key(session), &record);
         self.with_locks(open.fs, step, |locks| {
@@ -221,8 +221,8 @@ impl Cluster {
             tokens.begin(session, whole, guest);
             crate::tokens::Acts::default()
         });
-        let (lease_us, map) = (self.lease_us(), Box::new(self.map.clone()));
-        let config = Vec::new();
+        // The map is filled in with the new version.
+        let (lease_us, map, config) = (self.lease_us(), Box::default(), Vec::new());
         let reply = MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config };
         step.reply(open.ticket, reply);
     }

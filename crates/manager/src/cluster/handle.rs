@@ -242,6 +242,10 @@ impl Cluster {
             return;
         }
         assert!(self.map.epoch > self.published, "an epoch is given once");
+        if self.for_clients > self.published {
+            self.for_clients = self.map.epoch;
+            step.client_map = Some(Arc::new(self.client_map()));
+        }
         self.published = self.map.epoch;
         self.versions.publish(self.published, now);
         step.put(keys::map_key(), &map_record(&self.map));
@@ -249,8 +253,10 @@ impl Cluster {
         let map = Arc::new(self.map.clone());
         for (_, reply) in &mut step.replies {
             match reply {
-                MgrReply::Registered { map: told, .. } | MgrReply::SessionOpen { map: told, .. } => {
-                    **told = self.map.clone();
+                MgrReply::Registered { map: told, .. } => **told = self.map.clone(),
+                MgrReply::SessionOpen { session, map: told, .. } => {
+                    **told = self.client_map();
+                    told.clients.extend(self.map.client(*session).cloned());
                 }
                 _ => {}
             }

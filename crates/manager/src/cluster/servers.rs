@@ -164,19 +164,21 @@ impl Cluster {
         if epoch > self.map.epoch {
             return step.refuse(ticket, MgrError::Errno(EINVAL));
         }
-        if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
-            server.renewed = server.renewed.max(now);
-            server.acked = server.acked.max(epoch);
-            for report in pdisks {
-                self.pdisk_report(node, report, now, step);
-            }
-        } else if let Some(client) = self.clients.get_mut(&session) {
-            client.renewed = client.renewed.max(now);
-        } else {
-            return step.refuse(ticket, MgrError::NoSession);
-        }
-        let (lease_us, epoch) = (self.lease_us(), self.map.epoch);
-        step.reply(ticket, MgrReply::Renewed { lease_us, epoch });
+        let newest =
+            if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
+                server.renewed = server.renewed.max(now);
+                server.acked = server.acked.max(epoch);
+                for report in pdisks {
+                    self.pdisk_report(node, report, now, step);
+                }
+                self.map.epoch
+            } else if let Some(client) = self.clients.get_mut(&session) {
+                client.renewed = client.renewed.max(now);
+                self.for_clients
+            } else {
+                return step.refuse(ticket, MgrError::NoSession);
+            };
+        step.reply(ticket, MgrReply::Renewed { lease_us: self.lease_us(), epoch: newest });
     }
 
     /// Requests are admitted at a server under a map version.

@@ -95,6 +95,8 @@ pub(super) struct PendingOpen {
 pub struct Cluster {
     pub(super) map: ClusterMap,
     pub(super) published: Epoch,
+    /// The last version in which more changed than who has a client's session.
+    pub(super) for_clients: Epoch,
     /// Versions that are not in force everywhere.
     pub(super) versions: Versions,
     pub(super) counters: CounterRecord,
@@ -151,6 +153,7 @@ impl Cluster {
         let renewed = now + longest.beyond(lease);
         let mut cluster = Cluster {
             published: map.epoch,
+            for_clients: map.epoch,
             versions: Versions::default(),
             grants: Grants::new(counters.grant),
             tokens: BTreeMap::new(),
@@ -214,6 +217,12 @@ impl Cluster {
         &self.map
     }
 
+    /// The map as clients get it: who else has a session is nothing to them, and that each hears of each would be messages and
+    /// bytes by the square of their number.
+    pub fn client_map(&self) -> ClusterMap {
+        ClusterMap { clients: Vec::new(), ..self.map.clone() }
+    }
+
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     pub fn set_rebuild_delay(&mut self, delay: Duration) {
         self.rebuild_delay = delay;
@@ -226,6 +235,12 @@ impl Cluster {
 
     /// The next map version: everything changed until the event's end is part of it or a later one.
     pub(super) fn bump(&mut self) -> Epoch {
+        self.for_clients = self.bump_for_servers();
+        self.for_clients
+    }
+
+    /// The next map version, if nothing else changes than who has a client's session.
+    pub(super) fn bump_for_servers(&mut self) -> Epoch {
         self.map.epoch.0 += 1;
         self.map.epoch
     }

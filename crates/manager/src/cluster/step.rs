@@ -33,6 +33,8 @@ pub struct Step {
     pub store: Vec<StoreOp>,
     /// Then: the new map, if it changed.
     pub map: Option<Arc<ClusterMap>>,
+    /// Then: the new map of clients, if that changed.
+    pub client_map: Option<Arc<ClusterMap>>,
     /// Then: who holds which tokens now, where that changed.
     pub holders: Vec<(FsId, InodeNo, HolderList)>,
     /// Then: file systems of which that is not known in full, or is known again.

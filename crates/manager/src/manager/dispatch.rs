@@ -1,13 +1,17 @@
 //! Each request to the part that answers it: what the store knows is read from the last committed snapshot, names and
 //! attributes are changed by the writer, everything else is asked of the cluster's task.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use base::{Epoch, FsId, MemberId, NodeId};
 use libc::{E2BIG, EIO, ETIMEDOUT};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use wire::{
     hello::Role,
+    map::ClusterMap,
     mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest, PATHS_MAX},
 };
 
@@ -40,7 +44,7 @@ impl Manager {
             MgrRequest::MutateMany { changes } => {
                 Ok(MgrReply::Many(self.mutate(caller, None, changes).await?))
             }
-            MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
+            MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.map_of(caller).borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { .. } | MgrRequest::OpenSession { .. } => {
                 self.with_config(self.ask(caller, request).await?)
@@ -190,9 +194,15 @@ impl Manager {
         }
     }
 
+    /// The map as it concerns who asks.
+    fn map_of(&self, caller: Caller) -> watch::Receiver<Arc<ClusterMap>> {
+        let client = self.inner.map.borrow().client(caller.session).is_some();
+        if client { self.inner.client_map.clone() } else { self.inner.map.clone() }
+    }
+
     async fn wait_map(&self, caller: Caller, have: Epoch) -> Result<MgrReply, MgrError> {
         self.inner.tell(Event::InForce { session: caller.session, epoch: have }, None).await?;
-        let mut map = self.inner.map.clone();
+        let mut map = self.map_of(caller);
         // Safe to cancel: waiting on a watch changes nothing.
         match tokio::time::timeout_at(caller.expires, map.wait_for(|map| map.epoch > have)).await {
             Ok(Ok(map)) => Ok(MgrReply::Map(Box::new((**map).clone()))),

@@ -21,11 +21,17 @@ use crate::{
     format, namespace,
 };
 
+/// Where new versions of the map go.
+pub(super) struct Publish {
+    pub map: watch::Sender<Arc<ClusterMap>>,
+    pub client_map: watch::Sender<Arc<ClusterMap>>,
+}
+
 /// Runs until nobody can send events any more, or the store fails.
 pub(super) async fn run(
     mut cluster: Cluster,
     mut queue: mpsc::Receiver<Message>,
-    publish: watch::Sender<Arc<ClusterMap>>,
+    publish: Publish,
     inner: Arc<Inner>,
 ) {
     let mut waiting: HashMap<Ticket, Asker> = HashMap::new();
@@ -61,7 +67,7 @@ pub(super) async fn run(
 /// Stores, publishes, answers; false if the store has failed.
 async fn take_step(
     mut step: Step,
-    publish: &watch::Sender<Arc<ClusterMap>>,
+    publish: &Publish,
     inner: &Arc<Inner>,
     waiting: &mut HashMap<Ticket, Asker>,
 ) -> bool {
@@ -93,7 +99,10 @@ async fn take_step(
     }
     if let Some(map) = step.map.take() {
         inner.writer.set_contexts(format::contexts(&map, inner.hash));
-        publish.send_replace(map);
+        publish.map.send_replace(map);
+    }
+    if let Some(map) = step.client_map.take() {
+        publish.client_map.send_replace(map);
     }
     inner.holders.take(&mut step);
     inner.drop_orphans(std::mem::take(&mut step.left));

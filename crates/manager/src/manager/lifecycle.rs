@@ -135,10 +135,13 @@ impl Manager {
         writer.set_contexts(format::contexts(cluster.map(), hash));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
+        let (publish_to_clients, client_map) = watch::channel(Arc::new(cluster.client_map()));
+        let publish = driver::Publish { map: publish, client_map: publish_to_clients };
         let (events, queue) = mpsc::channel(EVENTS_MAX);
         let inner = Arc::new(Inner {
             writer,
             map,
+            client_map,
             deletes: Notify::new(),
             holders: Arc::new(Holders::new(cluster.unclear())),
             led: Mutex::default(),

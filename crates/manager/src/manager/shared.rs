@@ -70,6 +70,8 @@ pub(super) struct Asker {
 pub(crate) struct Inner {
     pub writer: Writer,
     pub map: watch::Receiver<Arc<ClusterMap>>,
+    /// The map as clients get it.
+    pub client_map: watch::Receiver<Arc<ClusterMap>>,
     /// Something was queued for deletion, perhaps.
     pub deletes: Notify,
     /// Who holds which tokens.
