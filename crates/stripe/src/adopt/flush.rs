@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use base::{OpClass, PdiskId, StripId, Version};
@@ -14,17 +14,24 @@ use wire::{
 
 use crate::{ClusterView, shared::Shared};
 
+/// How long it rests where nothing is to be adopted, before it looks whether it is needed still.
+const REST: Duration = Duration::from_secs(1);
+
 /// Runs until the last [`StripeIo`](crate::StripeIo) is gone.
 pub(crate) fn spawn(shared: Weak<Shared>) {
     tokio::spawn(async move {
         loop {
             let Some(strong) = shared.upgrade() else { return };
-            if strong.adoption.len() > 0 {
-                flush(&strong).await;
+            if strong.adoption.len() == 0 {
+                let some = strong.adoption.some();
+                drop(strong);
+                let _ = tokio::time::timeout(REST, some.notified()).await;
+                continue;
             }
             let interval = strong.adoption.interval;
             // The handle is held for one interval at most, so that the last user's end is noticed.
             let _ = tokio::time::timeout(interval, strong.adoption.wanted()).await;
+            flush(&strong).await;
         }
     });
 }

@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::RangeInclusive,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,6 +24,7 @@ pub struct Adoption {
     table: Mutex<Table>,
     /// The batch is full, or somebody waits.
     wanted: Notify,
+    some: Arc<Notify>,
     /// Entries went.
     room: Notify,
     pub interval: Duration,
@@ -89,6 +91,7 @@ impl Adoption {
         Adoption {
             table: Mutex::default(),
             wanted: Notify::new(),
+            some: Arc::default(),
             room: Notify::new(),
             interval: config.adopt_interval,
             batch: config.adopt_batch.max(1),
@@ -133,6 +136,9 @@ impl Adoption {
                 table.abandoned.remove(&stripe);
             }
         }
+        if table.complete.len() == 1 {
+            self.some.notify_one();
+        }
         if table.complete.len() >= self.batch {
             self.wanted.notify_one();
         }
@@ -175,6 +181,11 @@ impl Adoption {
     /// Has what waits adopted soon: room on the pdisks comes back with it.
     pub fn adopt_soon(&self) {
         self.wanted.notify_one();
+    }
+
+    /// Told when something waits where nothing did.
+    pub fn some(&self) -> Arc<Notify> {
+        Arc::clone(&self.some)
     }
 
     /// Returns when adoption is wanted soon.
