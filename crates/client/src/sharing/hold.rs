@@ -228,9 +228,7 @@ impl Core {
             return Ok(None);
         }
         let hold = TokenHold::new(inode, &mut inode.lock(), need);
-        if resolve {
-            self.resolve_inode(inode, &token).await?;
-        }
+        let hold = if resolve { self.resolve_under(hold, inode, token).await? } else { hold };
         if exists {
             return Ok(Some(hold));
         }

@@ -7,14 +7,30 @@ use wire::{
     token::{Need, Token},
 };
 
+use super::guards::TokenHold;
 use crate::{core::Core, error::Errno, files::inode::Inode};
 
 /// Pause before what ended sessions left is tried again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Core {
+    /// Resolves an inode under a token that came with that duty. Carried to its end, also if who wants the inode gives up:
+    /// until that is said nobody is let in, and nobody else would say it.
+    pub async fn resolve_under(
+        self: &Arc<Core>,
+        hold: TokenHold,
+        inode: &Arc<Inode>,
+        token: Token,
+    ) -> Result<TokenHold, Errno> {
+        let (core, file) = (self.clone(), inode.clone());
+        let resolution =
+            self.runtime.spawn(async move { core.resolve_inode(&file, &token).await.map(|()| hold) });
+        let _entered = self.pool.waits().enter("what an ended session left to be resolved", Some(inode.ino));
+        resolution.await.unwrap_or(Err(Errno::EIO))
+    }
+
     /// Brings an inode that an ended session was writing to its old or new content, block by block.
-    pub async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: &Token) -> Result<(), Errno> {
+    async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: &Token) -> Result<(), Errno> {
         let resolved = self.blocks.resolve_inode(self.session.fs.id, inode.ino, token.serial);
         let outcome = match self.calls.alive(resolved).await? {
             Ok(()) => self.calls.ask(MgrRequest::Resolved { ino: inode.ino }).await.map(drop),

@@ -11,6 +11,7 @@ mod late_answers;
 mod model;
 mod mount;
 mod name_pages;
+mod resolution;
 mod session_end;
 mod streams;
 mod unanswered;
