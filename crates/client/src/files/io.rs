@@ -96,19 +96,34 @@ impl Core {
         let mut done = 0;
         while done < len {
             let step = (len - done).min(4 << 20) as usize;
-            let copied = async {
-                let data = self.read_under_token(from, from_offset + done, step).await?;
-                let mut at = to_offset + done;
-                for piece in data.pieces() {
-                    let file = self.file_to_write(to)?;
-                    at += self.write_under_token(&file, at, piece.as_ref().into(), false, privileges).await?
-                        as u64;
-                }
-                Ok(data.len())
-            };
+            let copied = self.copy_step((from, from_offset + done), (to, to_offset + done), step, privileges);
             match copied.await {
                 Ok(0) => break,
                 Ok(copied) => done += copied as u64,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies up to `len` bytes; returns how many: less also where an error came after a part. Then nothing of what follows
+    /// is written, which would be in the place of the rest.
+    async fn copy_step(
+        self: &Arc<Core>,
+        (from, from_offset): (Handle, u64),
+        (to, to_offset): (Handle, u64),
+        len: usize,
+        privileges: Privileges,
+    ) -> Result<usize, Errno> {
+        let data = self.read_under_token(from, from_offset, len).await?;
+        let file = self.file_to_write(to)?;
+        let mut done = 0;
+        for piece in data.pieces() {
+            let at = to_offset + done as u64;
+            match self.write_under_token(&file, at, piece.as_ref().into(), false, privileges).await {
+                Ok(written) if written == piece.len() => done += written,
+                Ok(part) => return Ok(done + part),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }

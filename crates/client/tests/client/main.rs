@@ -13,5 +13,6 @@ mod mount;
 mod name_pages;
 mod resolution;
 mod session_end;
+mod short_writes;
 mod streams;
 mod unanswered;
