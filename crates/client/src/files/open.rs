@@ -8,6 +8,31 @@ use wire::token::{Need, Token, TokenMode};
 use super::handle::{Handle, OpenFile, OpenFlags};
 use crate::{core::Core, error::Errno};
 
+/// A file that counts as open and has no handle yet. Without one it is closed again, also if who opens it goes away.
+struct Opening<'a> {
+    core: &'a Arc<Core>,
+    file: Arc<OpenFile>,
+    has_handle: bool,
+}
+
+impl Opening<'_> {
+    /// Gives it its handle; none if there are as many as may be.
+    fn handle(mut self) -> Option<Handle> {
+        let max = self.core.tunables.handles_max as usize;
+        let handle = self.core.handles.add(self.file.clone(), max);
+        self.has_handle = handle.is_some();
+        handle
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if !self.has_handle {
+            self.core.closed(&self.file);
+        }
+    }
+}
+
 impl Core {
     /// See [`crate::Client::open`].
     pub async fn open(self: &Arc<Core>, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
@@ -20,7 +45,7 @@ impl Core {
         let failures_seen = AtomicU64::new(inode.lock().failures.count());
         let file = OpenFile { inode, flags, shared, failures_seen, reader: Default::default() };
         let inode = file.inode.clone();
-        {
+        let opening = {
             // From here on the inode stays in memory, and unlinked until the handle is released.
             let mut state = inode.lock();
             if state.gone && !state.opens.any() {
@@ -28,22 +53,15 @@ impl Core {
                 return Err(Errno::ENOENT);
             }
             state.opens.add(file.is_wide());
-        }
-        if flags.truncate
-            && let Err(error) = self.truncate(&inode, 0).await
-        {
-            self.closed(&file);
-            return Err(error);
+            Opening { core: self, file: Arc::new(file), has_handle: false }
+        };
+        if flags.truncate {
+            self.truncate(&inode, 0).await?;
         }
         if flags.truncate && flags.drop_privileges {
-            self.drop_privileges(&file.inode);
+            self.drop_privileges(&inode);
         }
-        let file = Arc::new(file);
-        let added = self.handles.add(file.clone(), self.tunables.handles_max as usize);
-        added.ok_or_else(|| {
-            self.closed(&file);
-            Errno::ENFILE
-        })
+        opening.handle().ok_or(Errno::ENFILE)
     }
 
     /// See [`crate::Client::release`].

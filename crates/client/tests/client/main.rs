@@ -6,6 +6,7 @@ mod support;
 
 mod ahead;
 mod cuts;
+mod given_up;
 mod habits;
 mod late_answers;
 mod model;

@@ -1,0 +1,34 @@
+//! Calls whose callers go away, and work that takes longer than anybody waits: nothing is left that is open, dirty or kept at
+//! the manager for nobody.
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::support::{BLOCK, RW, World, small, until};
+use base::InodeNo;
+use client::{Client, Handle, OpenFlags};
+use wire::mgr::FileKind;
+
+async fn made(client: &Client) -> (InodeNo, Handle) {
+    let made = client.create(InodeNo::ROOT, b"f", FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    let ino = made.unwrap().0.ino;
+    (ino, client.open(ino, RW).await.unwrap())
+}
+
+#[tokio::test]
+async fn an_open_whose_caller_goes_away_leaves_nothing_open() {
+    const FOR_LONG: u64 = 1_000_001;
+    let mut world = World::new(2, 1);
+    let client = world.mount(small());
+    let (ino, handle) = made(&client).await;
+    client.write(handle, 0, &vec![1; 2 * BLOCK as usize]).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    client.release(handle);
+    world.manager.lose.store(FOR_LONG, SeqCst);
+    let truncates = OpenFlags { truncate: true, ..RW };
+    tokio::select! {
+        opened = client.open(ino, truncates) => panic!("opened: {opened:?}"),
+        () = until("the file is being cut", || world.manager.lose.load(SeqCst) < FOR_LONG) => {}
+    }
+    world.manager.lose.store(0, SeqCst);
+    client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+    until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+}
