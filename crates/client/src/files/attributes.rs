@@ -247,7 +247,14 @@ impl Core {
     pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>, tell: bool) {
         let (core, inode) = (self.clone(), inode.clone());
         self.runtime.spawn(async move {
-            let Ok(hold) = core.hold_flushes(&inode).await else { return };
+            let hold = loop {
+                match core.hold_flushes(&inode).await {
+                    Ok(hold) => break hold,
+                    Err(_) if core.calls.dead() => return,
+                    // What is in flight takes long. Nobody else would give the inode up, or what is dirty of it.
+                    Err(_) => {}
+                }
+            };
             let room = {
                 let mut state = inode.lock();
                 if state.opens.any() {

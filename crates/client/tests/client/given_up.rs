@@ -1,10 +1,10 @@
 //! Calls whose callers go away, and work that takes longer than anybody waits: nothing is left that is open, dirty or kept at
 //! the manager for nobody.
-use std::sync::atomic::Ordering::SeqCst;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
-use client::{Client, Handle, OpenFlags};
+use client::{Client, Handle, OpenFlags, Tunables};
 use wire::mgr::FileKind;
 
 async fn made(client: &Client) -> (InodeNo, Handle) {
@@ -31,4 +31,25 @@ async fn an_open_whose_caller_goes_away_leaves_nothing_open() {
     world.manager.lose.store(0, SeqCst);
     client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
     until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_while_its_blocks_take_long_is_given_up_all_the_same() {
+    const DEADLINE: Duration = Duration::from_millis(200);
+    for failing in [false, true] {
+        let mut world = World::new(2, 1);
+        let client = world.mount(Tunables { deadline: DEADLINE, ..small() });
+        let (ino, handle) = made(&client).await;
+        world.blocks.stuck.store(true, SeqCst);
+        client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+        until("it is in flight", || world.blocks.writes.load(SeqCst) > 0).await;
+        client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+        client.release(handle);
+        // Longer than anything in the client is waited for.
+        tokio::time::sleep(3 * DEADLINE).await;
+        world.blocks.failing.store(failing, SeqCst);
+        world.blocks.stuck.store(false, SeqCst);
+        until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+        until("nothing of it is dirty", || client.pool_use().dirty == 0).await;
+    }
 }
