@@ -20,6 +20,11 @@ impl Writes {
         self.last
     }
 
+    /// The number of the last one.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Where the run has come to.
     pub fn run_end(&self) -> u64 {
         self.run_end

@@ -11,15 +11,32 @@ use std::sync::Arc;
 
 use base::units::UNIT;
 
-use crate::{core::Core, error::Errno, files::inode::Inode};
+use crate::{
+    core::Core,
+    error::Errno,
+    files::{inode::Inode, state::FileState},
+};
 
 /// Bytes stored under one hold of the file's lock.
 const STEP_MAX: u64 = 1 << 20;
 
 const UNIT64: u64 = UNIT as u64;
 
+/// How far an allocation has come: a file of this size whose last write this was is as it has left it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reached {
+    size: u64,
+    last_write: u64,
+}
+
+impl Reached {
+    fn of(state: &FileState) -> Reached {
+        Reached { size: state.attr.size, last_write: state.writes.last() }
+    }
+}
+
 impl Core {
-    /// Stores bytes `from..to`. On an error the size is as before, or as somebody else has set it since.
+    /// Stores bytes `from..to`. On an error the size is as before, unless somebody else has written to the file meanwhile, or has set it.
     pub async fn allocate(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
@@ -27,10 +44,11 @@ impl Core {
         to: u64,
         keep_size: bool,
     ) -> Result<(), Errno> {
-        let (size, pool, block_size) = {
+        let (mut reached, pool, block_size) = {
             let state = inode.lock();
-            (state.attr.size, state.attr.pool, state.block_size())
+            (Reached::of(&state), state.attr.pool, state.block_size())
         };
+        let size = reached.size;
         if keep_size && to > size {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -51,10 +69,11 @@ impl Core {
         let _again = self.take_room(pool, self.raw_bytes(pool, bytes.min(there))?).await?;
         drop(new);
 
-        let stored = self.store_range(inode, from, to).await;
+        let stored = self.store_range(inode, from, to, &mut reached).await;
         if stored.is_err() && to > size {
             let io = self.alone_in(inode).await?;
-            if (size..=to).contains(&inode.lock().attr.size)
+            // Not what others have written or set meanwhile.
+            if reached == Reached::of(&inode.lock())
                 && let Err(error) = self.shrink(inode, size, io).await
             {
                 tracing::warn!(inode = %inode.ino, %error, "what was allocated before an error stays");
@@ -69,27 +88,44 @@ impl Core {
         if size > inode.lock().attr.size { self.grow(inode, size).await } else { Ok(()) }
     }
 
-    async fn store_range(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+    async fn store_range(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        reached: &mut Reached,
+    ) -> Result<(), Errno> {
         let mut pos = from;
         while pos < to {
             let end = to.min((pos / STEP_MAX + 1) * STEP_MAX);
-            self.store_again(inode, pos, end).await?;
+            self.store_again(inode, pos, end, reached).await?;
             pos = end;
         }
         self.make_durable(inode, from, to, true).await
     }
 
-    /// Makes bytes `from..to` dirty as they are.
-    async fn store_again(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+    /// Makes bytes `from..to` dirty as they are. `reached` goes on, unless others have changed the file since.
+    async fn store_again(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        reached: &mut Reached,
+    ) -> Result<(), Errno> {
         let memory = (to - from).next_multiple_of(UNIT64) + 2 * UNIT64;
         self.pool.throttle(memory, self.patience()).await?;
         let mut charge = self.pool.charge(memory, self.patience()).await?;
         let _io = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
+        let alone = *reached == Reached::of(&inode.lock());
         let mut content = Vec::with_capacity((to - from) as usize);
         for piece in self.read_inode(inode, from, (to - from) as usize).await?.into_pieces() {
             content.extend_from_slice(&piece);
         }
         content.resize((to - from) as usize, 0);
-        self.write_held(inode, from, content[..].into(), &mut charge).await
+        let written = self.write_held(inode, from, content[..].into(), &mut charge).await;
+        if alone {
+            *reached = Reached::of(&inode.lock());
+        }
+        written
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 mod ahead;
+mod allocation;
 mod cuts;
 mod given_up;
 mod habits;

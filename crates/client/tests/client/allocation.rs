@@ -1,0 +1,60 @@
+//! fallocate that does not come to its end: what others of the mount have written meanwhile stays.
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+
+use crate::support::{BLOCK, RW, World, small, until};
+use base::InodeNo;
+use client::{Client, Errno, Fallocate, Handle, Privileges, Tunables};
+use wire::mgr::FileKind;
+
+const MIB: u64 = 1 << 20;
+
+/// Nothing happens by age.
+fn calm() -> Tunables {
+    let never = Duration::from_secs(3600);
+    Tunables { writeback_age: never, commit_age: never, ..small() }
+}
+
+async fn made(client: &Client, name: &[u8]) -> (InodeNo, Handle) {
+    let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    let ino = made.unwrap().0.ino;
+    (ino, client.open(ino, RW).await.unwrap())
+}
+
+async fn allocate(client: &Client, handle: Handle, end: u64) -> Result<(), Errno> {
+    let mode = Fallocate::Allocate { keep_size: false };
+    client.fallocate(handle, mode, 0, end, Privileges::Kept).await
+}
+
+#[tokio::test]
+async fn what_is_written_while_room_is_allocated_outlives_its_failure() {
+    for written in [false, true] {
+        let mut world = World::new(2, 1);
+        // Just what 3 MiB take.
+        world.manager.room.store(3 * MIB * 3 / 2, SeqCst);
+        let client = world.mount(calm());
+        let (ino, handle) = made(&client, b"f").await;
+        let (_, greedy) = made(&client, b"greedy").await;
+        world.blocks.stuck.store(true, SeqCst);
+        let allocator = client.clone();
+        let allocation = tokio::spawn(async move { allocate(&allocator, handle, 3 * MIB).await });
+        let throttled = || client.waits().iter().any(|wait| wait.what == "dirty pages to be written");
+        until("its first part is dirty", throttled).await;
+        assert_eq!(client.getattr(ino).await.unwrap().size, MIB);
+        if written {
+            assert_eq!(client.write(handle, MIB / 2, &[7; 5000]).await, Ok(5000));
+        }
+        // Somebody takes room that it was promised.
+        assert_eq!(client.write(greedy, 0, &vec![1; BLOCK as usize]).await, Ok(BLOCK as usize));
+        world.blocks.stuck.store(false, SeqCst);
+        assert_eq!(allocation.await.unwrap(), Err(Errno::ENOSPC));
+        if !written {
+            assert_eq!(client.getattr(ino).await.unwrap().size, 0, "it is as it was");
+            continue;
+        }
+        client.fsync(ino, false).await.unwrap();
+        for client in [client, world.mount(calm())] {
+            let handle = client.open(ino, RW).await.unwrap();
+            assert_eq!(client.read(handle, MIB / 2, 5000).await.unwrap().to_vec(), [7; 5000]);
+        }
+    }
+}
