@@ -64,6 +64,8 @@ impl Core {
             let count = |set: &crate::pages::extents::BlockSet| set.count_in(blocks.start, blocks.end);
             (count(state.recorded.allocated()) + count(&state.pending)) * block_size
         };
+        // Dropped last, when nothing is set aside any more.
+        let _allocating = self.allocating(pool);
         let bytes = to.next_multiple_of(UNIT64) - from / UNIT64 * UNIT64;
         let new = self.take_room(pool, self.raw_bytes(pool, bytes.saturating_sub(there))?).await?;
         let _again = self.take_room(pool, self.raw_bytes(pool, bytes.min(there))?).await?;

@@ -53,6 +53,23 @@ impl Core {
         self.rooms.take(pool, raw).ok_or(if untold { Errno::EIO } else { Errno::ENOSPC })
     }
 
+    /// An allocation begins: see [`Allocating`].
+    pub fn allocating(self: &Arc<Core>, pool: PoolId) -> Allocating {
+        self.rooms.note_allocation(pool, true);
+        Allocating { core: self.clone(), pool }
+    }
+
+    /// Gives back what is held beyond one usual piece and what is used: others may want it. If that does not reach the
+    /// manager, the next question says it.
+    async fn give_up_room(&self, pool: PoolId) {
+        let asking = self.rooms.asking().lock();
+        let Ok(_one) = self.patient("somebody else's question for room", None, asking).await else { return };
+        let Some(held) = self.rooms.give_up(pool, self.tunables.reserve_bytes) else { return };
+        if let Err(error) = self.calls.ask(MgrRequest::Reserve { pool, bytes: 0, held }).await {
+            tracing::warn!(%pool, %error, "room that is not used could not be given back");
+        }
+    }
+
     /// Room that was set aside for an inode and not used.
     pub fn return_room(&self, inode: &Inode, raw: u64) {
         self.rooms.give_back(inode.home.get(), raw);
@@ -61,5 +78,20 @@ impl Core {
     /// Room that was set aside for an inode and now holds stored bytes.
     pub fn spend_room(&self, inode: &Inode, raw: u64) {
         self.rooms.spend(inode.home.get(), raw);
+    }
+}
+
+/// An allocation under way, for which more room may be granted than a usual piece, or all that there is. What is left of that goes
+/// back when it ends, in whatever way: nobody else could write until this session ends.
+pub(crate) struct Allocating {
+    core: Arc<Core>,
+    pool: PoolId,
+}
+
+impl Drop for Allocating {
+    fn drop(&mut self) {
+        let (core, pool) = (self.core.clone(), self.pool);
+        core.rooms.note_allocation(pool, false);
+        self.core.runtime.spawn(async move { core.give_up_room(pool).await });
     }
 }

@@ -14,6 +14,8 @@ struct Room {
     granted: u64,
     /// Of these, set aside for what is dirty.
     used: u64,
+    /// Allocations under way: each keeps what it was granted until it ends.
+    allocations: u32,
 }
 
 /// See the file's head. Clones are the same.
@@ -53,6 +55,25 @@ impl Rooms {
     /// The manager grants more.
     pub fn grant(&self, pool: PoolId, raw: u64) {
         self.0.pools.lock().entry(pool).or_default().granted += raw;
+    }
+
+    /// An allocation begins, or ends.
+    pub fn note_allocation(&self, pool: PoolId, begins: bool) {
+        let mut pools = self.0.pools.lock();
+        let count = &mut pools.entry(pool).or_default().allocations;
+        *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// Gives up what is granted and not used beyond `keep`; returns what is left of the grants. None: there is no more than
+    /// that, or an allocation is under way.
+    pub fn give_up(&self, pool: PoolId, keep: u64) -> Option<u64> {
+        let mut pools = self.0.pools.lock();
+        let room = pools.get_mut(&pool).filter(|room| room.allocations == 0)?;
+        let left = room.used.saturating_add(keep);
+        (room.granted > left).then(|| {
+            room.granted = left;
+            left
+        })
     }
 
     fn change(&self, pool: Option<&PoolId>, change: impl FnOnce(&mut Room)) {
@@ -115,5 +136,19 @@ mod tests {
         assert!(rooms.take(pool, 50).is_some() && rooms.take(pool, 51).is_none());
         rooms.spend(None, 50);
         assert_eq!(rooms.granted(pool), 50);
+    }
+
+    #[test]
+    fn what_is_granted_beyond_need_is_given_up_when_no_allocation_is_under_way() {
+        let (rooms, pool) = (Rooms::default(), PoolId(1));
+        rooms.grant(pool, 100);
+        let _hold = rooms.take(pool, 30).unwrap();
+        rooms.note_allocation(pool, true);
+        rooms.note_allocation(pool, true);
+        rooms.note_allocation(pool, false);
+        assert_eq!(rooms.give_up(pool, 10), None, "one is under way");
+        rooms.note_allocation(pool, false);
+        assert_eq!((rooms.give_up(pool, 10), rooms.granted(pool)), (Some(40), 40));
+        assert_eq!((rooms.give_up(pool, 10), rooms.give_up(PoolId(2), 0)), (None, None));
     }
 }

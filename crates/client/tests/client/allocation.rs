@@ -1,4 +1,5 @@
-//! fallocate that does not come to its end: what others of the mount have written meanwhile stays.
+//! fallocate that does not come to its end: what others of the mount have written meanwhile stays, and what was granted for it
+//! is not kept from others.
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::support::{BLOCK, RW, World, small, until};
@@ -57,4 +58,26 @@ async fn what_is_written_while_room_is_allocated_outlives_its_failure() {
             assert_eq!(client.read(handle, MIB / 2, 5000).await.unwrap().to_vec(), [7; 5000]);
         }
     }
+}
+
+#[tokio::test]
+async fn room_that_was_granted_for_an_allocation_goes_back_when_it_ends() {
+    let mut world = World::new(2, 1);
+    let (room, piece) = (100 * MIB, small().reserve_bytes);
+    world.manager.room.store(room, SeqCst);
+    world.manager.grants_part.store(true, SeqCst);
+    let client = world.mount(calm());
+    let (ino, handle) = made(&client, b"f").await;
+    // All is granted that there is, and is not enough.
+    assert_eq!(allocate(&client, handle, 200 * MIB).await, Err(Errno::ENOSPC));
+    assert_eq!(client.getattr(ino).await.unwrap().size, 0);
+    until("it is given back", || (1..=piece).contains(&world.manager.held.load(SeqCst))).await;
+    // The same of what is there already, for which room is set aside in vain.
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (_, handle) = made(&client, b"f").await;
+    for _ in 0..2 {
+        assert_eq!(allocate(&client, handle, 8 * MIB).await, Ok(()));
+    }
+    until("it is given back", || (1..=piece).contains(&world.manager.held.load(SeqCst))).await;
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Instant,
 };
@@ -43,6 +43,10 @@ pub struct FakeManager {
     state: Mutex<State>,
     below: AtomicU64,
     pub room: AtomicU64,
+    /// Of room that is not all there, what is there is granted.
+    pub grants_part: AtomicBool,
+    /// What the last question for room said that is held.
+    pub held: AtomicU64,
     pub calls: AtomicU64,
     pub mutations: AtomicU64,
     /// Extents in one answer.
@@ -105,6 +109,8 @@ impl FakeManager {
             state: Mutex::new(state),
             below: AtomicU64::new(0),
             room: AtomicU64::new(u64::MAX / 2),
+            grants_part: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             mutations: AtomicU64::new(0),
             extents_most: AtomicU64::new(3),
@@ -258,11 +264,14 @@ impl FakeManager {
                 entries.truncate(limit as usize);
                 MgrReply::Entries { entries, end, parent: InodeNo::ROOT }
             }
-            MgrRequest::Reserve { bytes, .. } => {
-                let room = self.room.load(SeqCst);
-                if state.reserved + bytes > room {
+            MgrRequest::Reserve { bytes, held, .. } => {
+                self.held.store(held, SeqCst);
+                let left = self.room.load(SeqCst).saturating_sub(state.reserved);
+                let part = self.grants_part.load(SeqCst) && left > 0;
+                if bytes > left && !part {
                     return errno(28);
                 }
+                let bytes = bytes.min(left);
                 state.reserved += bytes;
                 MgrReply::Reserved { bytes }
             }
