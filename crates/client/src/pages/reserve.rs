@@ -15,8 +15,10 @@ impl Core {
     /// Raw bytes that `bytes` of file data occupy with their redundancy.
     pub fn raw_bytes(&self, pool: PoolId, bytes: u64) -> Result<u64, Errno> {
         let geometry = self.geometry(pool)?;
-        let data = u64::from(geometry.data_strips.max(1));
-        Ok((bytes * u64::from(geometry.width)).div_ceil(data))
+        let data = u128::from(geometry.data_strips.max(1));
+        let raw = (u128::from(bytes) * u128::from(geometry.width)).div_ceil(data);
+        // More than there can be.
+        Ok(u64::try_from(raw).unwrap_or(u64::MAX))
     }
 
     /// Sets raw room in a pool aside; asks the manager for more when what was granted runs low. `ENOSPC` if there

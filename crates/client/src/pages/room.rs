@@ -39,7 +39,7 @@ impl Rooms {
     pub fn take(&self, pool: PoolId, raw: u64) -> Option<RoomHold> {
         let mut pools = self.0.pools.lock();
         let room = pools.entry(pool).or_default();
-        if raw > 0 && room.used + raw > room.granted {
+        if raw > 0 && raw > room.granted.saturating_sub(room.used) {
             return None;
         }
         room.used += raw;
@@ -150,5 +150,6 @@ mod tests {
         rooms.note_allocation(pool, false);
         assert_eq!((rooms.give_up(pool, 10), rooms.granted(pool)), (Some(40), 40));
         assert_eq!((rooms.give_up(pool, 10), rooms.give_up(PoolId(2), 0)), (None, None));
+        assert!(rooms.take(pool, u64::MAX).is_none());
     }
 }

@@ -81,3 +81,14 @@ async fn room_that_was_granted_for_an_allocation_goes_back_when_it_ends() {
     }
     until("it is given back", || (1..=piece).contains(&world.manager.held.load(SeqCst))).await;
 }
+
+#[tokio::test]
+async fn no_length_is_too_large_to_be_counted() {
+    // With two strips a stripe it takes 2^64 bytes of the pdisks, which is 0 if one does not look.
+    let mut world = World::new(1, 1);
+    world.manager.grants_part.store(true, SeqCst);
+    let client = world.mount(calm());
+    let (ino, handle) = made(&client, b"f").await;
+    assert_eq!(allocate(&client, handle, i64::MAX as u64).await, Err(Errno::ENOSPC));
+    assert_eq!((client.getattr(ino).await.unwrap().size, world.blocks.writes.load(SeqCst)), (0, 0));
+}
