@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use base::PoolId;
 use wire::mgr::{MgrReply, MgrRequest};
 
-use super::room::RoomHold;
+use super::{block::Block, room::RoomHold};
 use crate::{calls::unexpected, core::Core, error::Errno, files::inode::Inode};
 
 /// Between two questions for room while the pdisks have not reported what was used last.
@@ -70,6 +70,14 @@ impl Core {
         if let Err(error) = self.calls.ask(MgrRequest::Reserve { pool, bytes: 0, held }).await {
             tracing::warn!(%pool, %error, "room that is not used could not be given back");
         }
+    }
+
+    /// Takes what a block has set aside beyond what is dirty in it: for what was dropped before it was written.
+    pub fn room_unused(&self, block: &mut Block, pool: PoolId) -> u64 {
+        let needed = self.raw_bytes(pool, block.dirty_bytes()).unwrap_or(u64::MAX);
+        let unused = block.reserved.saturating_sub(needed);
+        block.reserved -= unused;
+        unused
     }
 
     /// Room that was set aside for an inode and not used.

@@ -145,13 +145,15 @@ impl Core {
         }
         let room = {
             let mut state = inode.lock();
-            let room = state.drop_blocks(first_gone, u64::MAX);
+            let (mut room, pool) = (state.drop_blocks(first_gone, u64::MAX), state.attr.pool);
             let inside = (size % block_size) as u32;
-            state.edit_existing(size / block_size, |b| {
+            let unused = state.edit_existing(size / block_size, |b| {
                 let units = (block_size / UNIT64) as u32;
                 b.drop_units(inside.div_ceil(UNIT as u32), units);
                 b.stored_to = b.stored_to.min(inside);
+                self.room_unused(b, pool)
             });
+            room += unused.unwrap_or(0);
             state.forget_idle(size / block_size);
             state.note_dropped(first_gone, u64::MAX);
             state.recorded.taken_out(first_gone, u64::MAX);

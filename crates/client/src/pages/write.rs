@@ -315,8 +315,8 @@ impl Core {
                 if waits.is_empty() {
                     let on_disk = state.on_disk(block);
                     let seq = state.writes.next();
-                    let pool = self.pool.clone();
-                    state.edit(block, |b| {
+                    let (pool, home) = (self.pool.clone(), state.attr.pool);
+                    let room = state.edit(block, |b| {
                         let (first, last) = (from.div_ceil(unit), to / unit);
                         let mut partial = |b: &mut crate::pages::block::Block, from: u32, to: u32| {
                             // Absent here means that it is zeros already, or beyond the end of the file.
@@ -332,7 +332,7 @@ impl Core {
                         };
                         if first > last {
                             partial(b, from, to);
-                            return;
+                            return 0;
                         }
                         partial(b, from, first * unit);
                         partial(b, last * unit, to);
@@ -344,9 +344,11 @@ impl Core {
                         };
                         b.drop_units(first, last);
                         b.zero_units(first, last.min(stored), seq);
+                        self.room_unused(b, home)
                     });
                     state.due.note_data();
                     drop(state);
+                    self.return_room(inode, room);
                     self.note_unsettled(inode);
                     return Ok(());
                 }

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, Privileges, Tunables};
+use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
 use wire::mgr::FileKind;
 
 const MIB: u64 = 1 << 20;
@@ -91,4 +91,28 @@ async fn no_length_is_too_large_to_be_counted() {
     let (ino, handle) = made(&client, b"f").await;
     assert_eq!(allocate(&client, handle, i64::MAX as u64).await, Err(Errno::ENOSPC));
     assert_eq!((client.getattr(ino).await.unwrap().size, world.blocks.writes.load(SeqCst)), (0, 0));
+}
+
+#[tokio::test]
+async fn room_of_what_is_dropped_before_it_is_written_is_used_again() {
+    let mut world = World::new(2, 1);
+    world.manager.room.store(2 * u64::from(BLOCK), SeqCst);
+    let client = world.mount(calm());
+    let (ino, handle) = made(&client, b"f").await;
+    for punched in [false, true] {
+        for _ in 0..10 {
+            let len = BLOCK as usize / 2;
+            assert_eq!(client.write(handle, 0, &vec![1; len]).await, Ok(len), "punched: {punched}");
+            if punched {
+                client
+                    .fallocate(handle, Fallocate::PunchHole, 4096, len as u64, Privileges::Kept)
+                    .await
+                    .unwrap();
+            } else {
+                let set = SetAttrs { size: Some(5000), ..SetAttrs::default() };
+                client.setattr(ino, set).await.unwrap();
+            }
+        }
+    }
+    assert_eq!(world.blocks.writes.load(SeqCst), 0);
 }
