@@ -117,10 +117,8 @@ impl Core {
         charge: &mut Charge,
     ) -> Result<(), Errno> {
         let size = inode.lock().attr.size;
-        let end = offset + data.len() as u64;
-        if end > FILE_SIZE_MAX {
-            return Err(Errno::EFBIG);
-        }
+        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= FILE_SIZE_MAX);
+        let end = end.ok_or(Errno::EFBIG)?;
         self.leave_inode_if_above(inode, end.max(size)).await?;
         let (pool, raw) = self.raw_needed(inode, offset, end)?;
         let mut room = self.take_room(pool, raw).await?;

@@ -38,3 +38,13 @@ async fn a_copy_that_finds_no_room_for_a_part_puts_nothing_else_in_its_place() {
     let rest = client.copy_range(from, 128 * KIB, to, 128 * KIB, 68 * KIB, Privileges::Kept).await;
     assert_eq!(rest, Err(Errno::ENOSPC));
 }
+
+#[tokio::test]
+async fn a_write_beyond_all_files_is_refused() {
+    let client = World::new(1, 1).mount(small());
+    let file = made(&client, b"f").await;
+    for offset in [i64::MAX as u64, u64::MAX - 4095, u64::MAX] {
+        assert_eq!(client.write(file, offset, &[1; 4096]).await, Err(Errno::EFBIG), "{offset}");
+        assert_eq!(client.read(file, offset, 4096).await.map(|data| data.len()), Ok(0), "{offset}");
+    }
+}
