@@ -143,9 +143,41 @@ fn every_node_that_serves_takes_part_on_mounts_only() {
     ok(&["analytics", "worksheet", "export", "out", "--dir", dir, "--out", &html]);
     let cell = sheets[0]["marks"][0]["text"].as_str().unwrap();
     assert!(fs::read_to_string(html).unwrap().contains(cell), "{cell} is on the time axis");
+    leads_to_what_was_seen(&out, &sheets[0]);
     step_load(&plan_file, &path("steps"), (dir, mnt), &agents);
     let left: Vec<_> = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["link"], "the files of the run are gone");
+}
+
+/// Verdict and steps of the report lead to the worksheet, each to the time of its cell, which is a mark there.
+fn leads_to_what_was_seen(out: &str, sheet: &Value) {
+    let report: Value = serde_json::from_str(&ok(&["lab", "report", out, "--format", "json"])).unwrap();
+    let seen = report["plans"][0]["series"][0]["seen"].as_object().unwrap();
+    assert_eq!(seen.len(), 2, "a cell for each step: {seen:?}");
+    let html = fs::read_to_string(Path::new(out).join("report.html")).unwrap();
+    let markdown = ok(&["lab", "report", out, "--format", "md"]);
+    for (cell, address) in seen {
+        let address = address.as_str().unwrap();
+        let of = |name: &str| -> i64 {
+            let (_, rest) = address.split_once(&format!("&{name}=")).unwrap();
+            rest.split('&').next().unwrap().parse().unwrap()
+        };
+        let mark = sheet["marks"].as_array().unwrap().iter().find(|mark| mark["text"] == **cell).unwrap();
+        let us = |name: &str| mark[name].as_i64().unwrap();
+        assert!(
+            of("from") * 1_000_000 < us("from_at_us") && us("to_at_us") < of("to") * 1_000_000,
+            "{address} {mark}"
+        );
+        assert!(address.contains("#worksheet=out&"), "{address}");
+        assert!(
+            html.contains(&format!("<a href=\"{}\">", address.replace('&', "&amp;"))),
+            "{address}: {html}"
+        );
+        assert!(markdown.contains(&format!("]({address})")), "{address}: {markdown}");
+    }
+    for text in [&html, &markdown] {
+        assert!(text.to_lowercase().contains("what the cluster did then"), "{text}");
+    }
 }
 
 /// One writer more each period, node after node, as one load; and the same run stopped on its way.

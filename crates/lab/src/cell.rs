@@ -158,4 +158,10 @@ impl Record {
     pub fn value(&self, figure: Figure) -> Option<f64> {
         self.figures.as_ref().map(|figures| figures.value(figure))
     }
+
+    /// Its beginning and its end, microseconds since 1970.
+    pub fn span_us(&self) -> (i64, i64) {
+        let from = i64::try_from(self.started_ms).unwrap_or(i64::MAX).saturating_mul(1000);
+        (from, from.saturating_add((self.wall_seconds * 1e6) as i64))
+    }
 }

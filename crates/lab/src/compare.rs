@@ -204,6 +204,7 @@ mod tests {
             agents: BTreeMap::new(),
             machine: Machine { cpus: 1, cpu_full: 1.0, memory_copy: 1e9, caches: 0 },
             plans: vec![PlannedRun { plan, targets: Default::default() }],
+            seen: None,
         };
         let record = |step: u32, repeat: u32, bytes: f64| {
             let (plan, series) = ("t".into(), "s".into());

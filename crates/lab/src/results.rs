@@ -46,6 +46,18 @@ pub struct Run {
     pub machine: Machine,
     /// The plans with the targets of each.
     pub plans: Vec<PlannedRun>,
+    /// Where one sees what the clusters under test did meanwhile; absent where none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Seen>,
+}
+
+/// A worksheet of analytics, in which the cells of a run are marks on the time axis.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// Its name.
+    pub worksheet: String,
+    /// Directories of the clusters that have it.
+    pub clusters: Vec<PathBuf>,
 }
 
 /// A plan with its targets.

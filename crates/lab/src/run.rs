@@ -25,7 +25,7 @@ use crate::{
     environment::Environment,
     observe::{LoadGroups, Observer, Serving, Usage, Watched},
     plan::{Plan, Series, Step},
-    results::{FORMAT, PlannedRun, Results, Run},
+    results::{FORMAT, PlannedRun, Results, Run, Seen},
     schedule::{self, Parts},
     standin,
     targets::{Targets, check_dir},
@@ -63,11 +63,12 @@ pub struct Ended {
 }
 
 /// Checks plans and targets, then makes the results directory. Nothing is changed if anything does not fit.
-/// `tunables` are those of the cluster under test, where there is one.
+/// `tunables` are those of the cluster under test, where there is one; `seen` is where it shows what it did.
 pub fn prepare(
     plans: Vec<Plan>,
     named: &Targets,
     tunables: BTreeMap<String, String>,
+    seen: Option<Seen>,
     dir: &Path,
 ) -> Result<Results, RunError> {
     let dir = std::path::absolute(dir)
@@ -96,7 +97,8 @@ pub fn prepare(
     programs.iter().for_each(|program| environment.add_program(program));
     environment.programs.extend(packages);
     let machine = calibrate::machine();
-    let run = Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned };
+    let run =
+        Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned, seen };
     Ok(Results::create(&dir, run)?)
 }
 

@@ -25,10 +25,7 @@ use lab::{
 use crate::{
     args::{AgentArgs, CompareArgs, Format, ListArgs, ReportArgs, Resume, RunArgs},
     cluster_dir::ClusterDir,
-    commands::{
-        analytics::worksheets::{self, Mark as Seen, Worksheet},
-        ask::Census,
-    },
+    commands::{ask::Census, lab_seen},
     link::{self, Link},
     output,
     process::{mounts, stop::stop_signal, tunables},
@@ -108,44 +105,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     clusters.extend(targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1));
     let out = args.out.clone().unwrap_or_else(new_directory);
-    let mut results = run::prepare(plans, &targets, changed_tunables(&clusters)?, &out)?;
-    let ended = execute(&mut results);
-    // Also of a run that was stopped: its cells were seen.
-    clusters.iter().for_each(|cluster| seen(cluster, &out));
-    ended
+    let (tunables, seen) = (changed_tunables(&clusters)?, lab_seen::place(&clusters, &out)?);
+    let mut results = run::prepare(plans, &targets, tunables, seen, &out)?;
+    execute(&mut results)
 }
-
-/// Leaves a worksheet in a cluster's directory, in which the cells of a run are marked on the time axis. A run is not the
-/// worse without.
-fn seen(cluster: &ClusterDir, out: &Path) {
-    let kept = || -> Result<String> {
-        let (_, cells) = results::read(out)?;
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        let name: String = out.file_name().unwrap_or_default().to_string_lossy().chars().map(plain).collect();
-        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX / 1000) * 1000;
-        let mark = |cell: &lab::cell::Record| Seen {
-            from_at_us: ms(cell.started_ms),
-            to_at_us: ms(cell.started_ms) + (cell.wall_seconds * 1e6) as i64,
-            text: cell.id.clone(),
-        };
-        let mut sheet = Worksheet::of(&name, &CHARTS.map(str::to_owned))?;
-        sheet.marks = cells.iter().rev().take(worksheets::MARKS_MAX).map(mark).collect();
-        sheet.from_at_us = sheet.marks.iter().map(|mark| mark.from_at_us).min();
-        sheet.to_at_us = sheet.marks.iter().map(|mark| mark.to_at_us).max();
-        sheet.save(&cluster.path)?;
-        Ok(name)
-    };
-    match kept() {
-        Ok(name) => output::line(format!(
-            "seen: worksheet {name} of `ropewalk analytics serve`, http://127.0.0.1:9470/#worksheet={name}"
-        )),
-        Err(error) => tracing::warn!("no worksheet of the run: {error:#}"),
-    }
-}
-
-/// What a run's worksheet shows.
-const CHARTS: [&str; 4] =
-    ["file.bytes[op]", "file.ops[latency]", "pdisk.ops[latency]", "net.sent_bytes[process]"];
 
 /// The results directory where none is named: the date, here.
 pub(super) fn new_directory() -> PathBuf {
@@ -242,9 +205,13 @@ pub(super) fn execute(results: &mut Results) -> Result<()> {
         }
     };
     let program = std::env::current_exe().ok();
-    let ended = run::execute(results, program.as_deref(), &STOP, &mut show)?;
+    let ended = run::execute(results, program.as_deref(), &STOP, &mut show);
+    // Also of a run that was stopped, or failed: its cells were seen.
+    let seen = lab_seen::keep(results);
+    let ended = ended?;
     bar.finish_and_clear();
     if ended.stopped {
+        seen.iter().for_each(output::line);
         bail!("stopped; what was measured is kept, and `ropewalk lab resume {}` goes on", dir.display());
     }
     let report = read(&dir)?;
@@ -257,6 +224,7 @@ pub(super) fn execute(results: &mut Results) -> Result<()> {
     }
     summary(&report);
     output::line(format!("report: {}", page.display()));
+    seen.iter().for_each(output::line);
     if ended.failed > 0 {
         bail!(
             "{} of {} cells failed (named in the report), the first: {}; `ropewalk lab resume {}` tries them again",

@@ -13,6 +13,7 @@ mod health;
 mod join;
 mod lab;
 mod lab_run;
+mod lab_seen;
 mod listing;
 mod locks;
 mod manager;

@@ -12,7 +12,7 @@ use lab::{
 };
 use serde::Serialize;
 
-use super::lab_run;
+use super::{lab_run, lab_seen};
 use crate::{
     args::{Workload, WorkloadArgs},
     interrupt, output,
@@ -141,6 +141,7 @@ fn start(name: &str, args: &WorkloadArgs) -> Result<()> {
         None => out.join("values.json"),
     });
     let clusters: Vec<_> = targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1).collect();
-    let mut results = run::prepare(vec![plan], &targets, lab_run::changed_tunables(&clusters)?, &out)?;
+    let (tunables, seen) = (lab_run::changed_tunables(&clusters)?, lab_seen::place(&clusters, &out)?);
+    let mut results = run::prepare(vec![plan], &targets, tunables, seen, &out)?;
     lab_run::execute(&mut results)
 }

@@ -1,16 +1,19 @@
 //! A run worked out: each series with its bounds, its verdict and a second witness of its payload.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{
     choices::{Gave, choices},
     numbers::show,
+    seen,
 };
 use crate::{
     calibrate::Machine,
     cell::Record,
     engine,
-    expect::{self, Analysis},
+    expect::{self, Analysis, Point},
     observe::LinkUse,
     plan::{Figure, Series},
     results::{PlannedRun, Run},
@@ -60,6 +63,22 @@ pub struct SeriesReport {
     pub jobs: Vec<JobsReport>,
     /// The records of its points, in their order; a record with seconds in it stands for several points.
     pub records: Vec<Record>,
+    /// Where one sees what the clusters under test did meanwhile, by names of these records.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub seen: BTreeMap<String, String>,
+}
+
+impl SeriesReport {
+    /// The point that the verdict is about.
+    pub fn judged(&self) -> Option<&Point> {
+        let step = self.verdict.as_ref()?.step;
+        self.analysis.points.iter().find(|point| point.step == step)
+    }
+
+    /// Where one sees what was done during a point's cell.
+    pub fn seen_at(&self, point: &Point) -> Option<&str> {
+        self.seen.get(&point.record).map(String::as_str)
+    }
 }
 
 /// All jobs of the workload at one step.
@@ -138,7 +157,17 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         cross_check.extend(last.and_then(|r| effort(r, one.figure)));
         let records: Vec<Record> = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
         let jobs = jobs(&records, &run.machine);
-        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, jobs, records });
+        let seen = run.seen.iter().flat_map(|seen| records.iter().map(|r| (r.id.clone(), seen::at(seen, r))));
+        let seen = seen.collect();
+        series.push(SeriesReport {
+            series: one.clone(),
+            analysis,
+            verdict,
+            cross_check,
+            jobs,
+            records,
+            seen,
+        });
     }
     let best = |one: &SeriesReport| one.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
     let gave = series

@@ -9,6 +9,7 @@ use super::{
     heat::heat_map,
     jobs,
     numbers::{percent, show},
+    seen,
     sentence::sentence,
     table::table,
     words::{date, escape, fit, limit_name, prose},
@@ -36,6 +37,10 @@ pub fn html(report: &Report) -> String {
         base::units::human_size(environment.memory),
     );
     summary(&mut page, report);
+    if let Some(seen) = &report.run.seen {
+        let (how, all) = (prose(&seen::how(seen)), escape(&seen::all(seen)));
+        let _ = writeln!(page, "<p class=\"muted\">{how} <a href=\"{all}\">The whole run</a></p>");
+    }
     for plan in &report.plans {
         self::plan(&mut page, plan);
     }
@@ -157,7 +162,8 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     let step = plan.planned.plan.step;
     let _ = writeln!(page, "<article>\n<h3>{}</h3>\n<div class=\"two\"><div>", escape(&report.series.name));
     if let Some(verdict) = &report.verdict {
-        self::verdict(page, verdict);
+        let seen = report.judged().and_then(|point| report.seen_at(point));
+        self::verdict(page, verdict, seen);
     }
     page.push_str("</div><div>\n");
     // One point is no line.
@@ -190,7 +196,7 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     page.push_str("</article>\n");
 }
 
-fn verdict(page: &mut String, verdict: &Verdict) {
+fn verdict(page: &mut String, verdict: &Verdict, seen: Option<&str>) {
     let class = match verdict.limit {
         Limit::None => "good",
         Limit::NotKnown => "open",
@@ -206,7 +212,11 @@ fn verdict(page: &mut String, verdict: &Verdict) {
     for line in &verdict.evidence {
         let _ = writeln!(page, "<li>{}</li>", escape(line));
     }
-    page.push_str("</ul></details></div>\n");
+    page.push_str("</ul></details>");
+    if let Some(address) = seen {
+        let _ = write!(page, "<p><a href=\"{}\">What the cluster did then</a></p>", escape(address));
+    }
+    page.push_str("</div>\n");
 }
 
 /// What the chart's lines rest on.

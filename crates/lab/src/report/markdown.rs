@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::{
     build::Report,
     numbers::{percent, short, show},
+    seen,
     sentence::sentence,
     words::{date, fit, limit_name},
 };
@@ -21,6 +22,9 @@ pub fn markdown(report: &Report) -> String {
         base::units::human_size(e.memory),
         e.kernel
     );
+    if let Some(seen) = &report.run.seen {
+        let _ = writeln!(text, "\n{} [The whole run]({})", seen::how(seen), seen::all(seen));
+    }
     for plan in &report.plans {
         let of = plan.planned.plan.step;
         let _ = writeln!(text, "\n## {}\n\n{}", plan.planned.plan.name, plan.planned.plan.title);
@@ -39,6 +43,9 @@ pub fn markdown(report: &Report) -> String {
                 verdict.evidence.iter().for_each(|line| {
                     let _ = writeln!(text, "- {line}");
                 });
+                if let Some(address) = series.judged().and_then(|point| series.seen_at(point)) {
+                    let _ = writeln!(text, "- [what the cluster did then]({address})");
+                }
             }
             series.cross_check.iter().for_each(|line| {
                 let _ = writeln!(text, "- cross-check: {line}");
@@ -52,10 +59,14 @@ pub fn markdown(report: &Report) -> String {
                 of.unit()
             );
             for point in &series.analysis.points {
+                let step = match series.seen_at(point) {
+                    Some(address) => format!("[{}]({address})", point.step),
+                    None => point.step.to_string(),
+                };
                 let _ = writeln!(
                     text,
                     "| {}{} | {} | {} | {} {} | {} | {} |",
-                    point.step,
+                    step,
                     if series.analysis.knee == Some(point.step) { " (knee)" } else { "" },
                     show(figure, point.measured),
                     show(figure, point.parts_sum),

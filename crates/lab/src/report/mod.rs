@@ -11,6 +11,7 @@ mod html;
 mod jobs;
 mod markdown;
 mod numbers;
+mod seen;
 mod sentence;
 mod table;
 mod words;

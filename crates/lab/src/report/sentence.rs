@@ -36,8 +36,7 @@ pub fn sentence(report: &PlanReport) -> String {
     let mut limits: Vec<(Limit, Confidence, f64)> = Vec::new();
     for series in &report.series {
         let Some(verdict) = &series.verdict else { continue };
-        let judged = series.analysis.points.iter().find(|point| point.step == verdict.step);
-        let Some(point) = judged.or(series.analysis.points.last()) else { continue };
+        let Some(point) = series.judged().or(series.analysis.points.last()) else { continue };
         let part = point.measured / point.expected.value.max(f64::MIN_POSITIVE);
         limits.push((verdict.limit, verdict.confidence, part));
     }

@@ -44,7 +44,11 @@ pub fn table(plan: &PlanReport, report: &SeriesReport) -> String {
     html.push_str("</tr></thead>\n<tbody>\n");
     for (point, cells) in &rows {
         let knee = if report.analysis.knee == Some(point.step) { " class=\"at-knee\"" } else { "" };
-        let _ = write!(html, "<tr{knee}><td class=\"n\">{}</td>", point.step);
+        let step = match report.seen_at(point) {
+            Some(address) => format!("<a href=\"{}\">{}</a>", escape(address), point.step),
+            None => point.step.to_string(),
+        };
+        let _ = write!(html, "<tr{knee}><td class=\"n\">{step}</td>");
         for &i in &used {
             let _ = write!(html, "<td{}>{}</td>", class(i), escape(&cells[i]));
         }

@@ -25,7 +25,7 @@ const CHARTS_MAX: usize = 16;
 /// Marks of one, at most.
 pub const MARKS_MAX: usize = 1000;
 /// Letters of a name.
-const NAME_MAX: usize = 64;
+pub const NAME_MAX: usize = 64;
 
 /// A span of time with a name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
