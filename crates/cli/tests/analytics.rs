@@ -9,17 +9,18 @@ mod crowd;
 mod mounts;
 #[path = "analytics/odd_names.rs"]
 mod odd_names;
+#[path = "analytics/slow.rs"]
+mod slow;
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::fs::{FileExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::Duration,
 };
 
-use common::{Cluster, ROPEWALK, ok, refused, ropewalk, until};
+use common::{Cluster, ROPEWALK, ok, refused, until};
 use mounts::Mounts;
 use serde_json::Value;
 
@@ -378,146 +379,4 @@ fn the_same_elsewhere(cluster: &Cluster) {
         println!("{ours:?} of memory, /proc says {resident}");
         ours.is_some_and(|ours| (ours / resident - 1.0).abs() < 0.2)
     });
-}
-
-/// 20 writes of 1 MiB, and fsync after each second one; what fio says of it.
-fn fio(file: &Path) -> Value {
-    let fio = [
-        "--name=f",
-        "--rw=write",
-        "--bs=1m",
-        "--size=20m",
-        "--direct=1",
-        "--fsync=2",
-        "--output-format=json",
-    ];
-    let output =
-        Command::new("fio").args(fio).arg(format!("--filename={}", file.display())).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    said["jobs"][0].clone()
-}
-
-/// As many operations and bytes as fio counted; the latencies that half and 99 % of its fsyncs took at most lie in the same
-/// bucket, or in the next: fio measures from outside.
-fn agrees_with_fio(cluster: &Cluster, told: &Value) {
-    let fsyncs = told["sync"]["total_ios"].as_f64().unwrap();
-    until("fio's operations are counted", || total(cluster, "file.ops[op=fsync][file=/f0]") >= fsyncs);
-    assert_eq!(total(cluster, "file.ops[op=fsync][file=/f0]"), fsyncs);
-    assert_eq!(total(cluster, "file.bytes[op=write][file=/f0]"), told["write"]["io_bytes"].as_f64().unwrap());
-    let found = query(cluster, "file.ops[op=fsync][file=/f0]");
-    for (percentile, name) in [("50.000000", "p50_us"), ("99.000000", "p99_us")] {
-        let fio = told["sync"]["lat_ns"]["percentile"][percentile].as_f64().unwrap() / 1e3;
-        let ours = found["rows"][0][name].as_f64().unwrap();
-        // The end of a bucket, each at most half as long again as the one before. A sync of ours is a part of fio's, which also
-        // waits for a CPU: so no longer than fio saw.
-        assert!(0.0 < ours && ours <= fio * 1.5, "{name}: fio says {fio} us, ours is below {ours} us");
-    }
-}
-
-/// The first of some ports that were free just now.
-fn free_ports(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let start = 20_000 + (std::process::id() % 10_000) as u16;
-    (start..32_000).step_by(count.into()).find(|first| (0..count).all(|n| free(first + n))).unwrap()
-}
-
-/// A library by which a process finds the system's clock half a minute ahead.
-fn clock_ahead(place: &Path) -> PathBuf {
-    let (source, library) = (place.join("ahead.c"), place.join("ahead.so"));
-    let text = "#define _GNU_SOURCE\n#include <time.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n\
-        int clock_gettime(clockid_t id, struct timespec *t) {\n\
-        \tlong failed = syscall(SYS_clock_gettime, id, t);\n\
-        \tif (!failed && id == CLOCK_REALTIME) t->tv_sec += 30;\n\treturn failed;\n}\n";
-    fs::write(&source, text).unwrap();
-    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-    assert!(made.unwrap().success());
-    library
-}
-
-/// Each block has a strip on each of the three pdisks: by the second n1 and n3, whose clock is ahead, have done the same.
-fn a_clock_that_is_ahead_is_seen_through(cluster: &Cluster) {
-    let busy = |node: &str| -> Option<(usize, usize, f64)> {
-        let text = format!("strip.ops[op=prepare][process={node}]");
-        let found = cluster.json(&["analytics", "query", &text, "--from", "-55s", "--step", "1s"]);
-        let row = &found["rows"][0];
-        let steps: Vec<f64> = row["steps"].as_array()?.iter().map(|n| n.as_f64().unwrap_or(0.0)).collect();
-        let ends = (steps.iter().position(|n| *n > 0.0)?, steps.iter().rposition(|n| *n > 0.0)?);
-        Some((ends.0, ends.1, row["total"].as_f64()?))
-    };
-    until("n3's seconds are those of n1", || match (busy("n1"), busy("n3")) {
-        // A second of the one lies across two of the other, and one passes between the questions.
-        (Some(a), Some(b)) => a.2 == b.2 && a.0.abs_diff(b.0) <= 2 && a.1.abs_diff(b.1) <= 2 && a.1 > a.0,
-        _ => false,
-    });
-}
-
-#[test]
-fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
-    let first = free_ports(5);
-    let metrics = format!("127.0.0.1:{first}");
-    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m", "--metrics", &metrics]);
-    let dir = cluster.dir();
-    let dir = dir.to_str().unwrap();
-    cluster.kill(|name| name == "n2");
-    cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 300ms on=write")]);
-    cluster.kill(|name| name == "n3");
-    let shim = clock_ahead(&cluster.dir());
-    cluster.start_server_with("n3", &[("LD_PRELOAD", shim.to_str().unwrap())]);
-    cluster.wait_all_ok(Duration::from_secs(60));
-    let told = fio(&cluster.mnt().join("f0"));
-    agrees_with_fio(&cluster, &told);
-    a_clock_that_is_ahead_is_seen_through(&cluster);
-    // Manager, nodes (one of them begun anew) and mount, each on its port.
-    for (at, family) in [
-        "manager_commit_seconds",
-        "pdisk_commit_seconds",
-        "pdisk_busy_seconds_total",
-        "pdisk_queued",
-        "file_op_seconds",
-    ]
-    .iter()
-    .enumerate()
-    {
-        let address = format!("http://127.0.0.1:{}/metrics", usize::from(first) + at);
-        let said = Command::new("curl").args(["-s", "--max-time", "10", &address]).output().unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
-        assert!(said.contains(&format!("ropewalk_{family}")), "{address}: {said}");
-    }
-    let prepares = "strip.ops[op=prepare][pdisk][process]";
-    until("the prepares are counted", || total(&cluster, prepares) >= 60.0);
-    let found = query(&cluster, prepares);
-    let rows = found["rows"].as_array().unwrap();
-    let slowest =
-        rows.iter().max_by(|a, b| a["p50_us"].as_f64().unwrap().total_cmp(&b["p50_us"].as_f64().unwrap()));
-    let slowest = slowest.unwrap();
-    assert_eq!(slowest["key"]["process"], "n2", "{found:#}");
-    assert!(slowest["p50_us"].as_f64().unwrap() >= 300_000.0, "{found:#}");
-    // Of the pdisks one is always at work, and is found by that alone.
-    let full = query(&cluster, "pdisk.utilisation[utilisation>=95%][pdisk][node]");
-    let most = &full["rows"][0];
-    assert_eq!((&most["key"]["pdisk"], &most["key"]["node"]), (&"pdisk2".into(), &"n2".into()), "{full:#}");
-    let shown = ok(&["analytics", "query", "pdisk.utilisation[utilisation]", "--dir", dir, "--from", "-59m"]);
-    assert!(
-        shown.contains("UTILISATION>=") && shown.contains("95%") && shown.contains("MEAN PDISKS"),
-        "{shown}"
-    );
-    let drilled = query(&cluster, "strip.ops[process=n2][latency>=300ms][file]");
-    assert!(values(&drilled, "file").iter().any(|file| file.starts_with("/f")), "{drilled:#}");
-
-    // Killed: what it had counted lies beside its pdisks still. Without that it is named.
-    cluster.kill(|name| name == "n2");
-    let told = query(&cluster, "strip.ops[process=n2][latency>=300ms][file]");
-    // But for its last second, perhaps.
-    let (told, before) = (values(&told, "file"), values(&drilled, "file"));
-    assert!(!told.is_empty() && told.iter().all(|file| before.contains(file)), "{told:?} of {before:?}");
-    fs::remove_dir_all(cluster.dir().join("analytics/n2")).unwrap();
-    let output = ropewalk(&["analytics", "query", "strip.ops[process]", "--dir", dir, "--json"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    // On a busy machine others may be late as well.
-    assert!(said.split_once("do not answer: ").is_some_and(|(_, who)| who.contains("n2")), "{said}");
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let silent = found["processes"].as_array().unwrap().iter().find(|p| p["process"] == "n2").unwrap();
-    assert_eq!((&silent["answers"], &silent["recorded_s"]), (&false.into(), &Value::Null));
 }
