@@ -34,12 +34,29 @@ export class Hardware {
 function part(title, head, rows) {
   const cell = (value) => {
     const made = el(value?.bad ? "td.bad" : "td");
+    const said = value?.text ?? value;
+    if (typeof said === "string" && said.length > LONG) made.classList.add("long");
     made.append(value?.text ?? (value === null || value === undefined ? "-" : value));
     return made;
   };
   return el("article", {}, el("h2", {}, title), el("div.wide", {}, el("table", {},
     el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map(cell)))))));
+}
+
+/** Letters of a cell that may be broken anywhere where there is no room. */
+const LONG = 14;
+/** Members of a group that are named; those that are not well come first. */
+const MEMBERS_MAX = 16;
+
+/** Members by name and state. */
+function members(all) {
+  if (all.length === 0) return null;
+  const sorted = [...all].sort((a, b) => b.bad - a.bad);
+  const shown = sorted.slice(0, MEMBERS_MAX).map((m) => el(m.bad ? "span.member.bad" : "span.member", { title: m.about ?? "" }, m.name, " ", el("i", {}, m.state)));
+  const more = sorted.slice(MEMBERS_MAX);
+  if (more.length > 0) shown.push(el(more.some((m) => m.bad) ? "span.member.bad" : "span.member", {}, `and ${more.length} more`));
+  return el("div.members", {}, shown);
 }
 
 const bad = (text, is) => (is ? { text: text ?? "-", bad: true } : text);
@@ -68,6 +85,7 @@ function portRemarks(host) {
   return (host.ports ?? []).flatMap((p) => {
     const wrong = wrongPort(p);
     const says = [];
+    if (wrong.state && p.bond) says.push(`${host.name} ${p.name}: no link; ${p.bond} goes on by its other ports. Look at cable and switch port: \`ethtool ${p.name}\``);
     if (wrong.state && !p.bond) says.push(`${host.name} ${p.name}: no link. Look at cable and switch port: \`ethtool ${p.name}\``);
     if (wrong.duplex) says.push(`${host.name} ${p.name}: half duplex. The two ends do not agree: \`ethtool ${p.name}\``);
     if (wrong.errors) says.push(`${host.name} ${p.name}: errors were counted. Which, says \`ethtool -S ${p.name}\``);
@@ -76,10 +94,18 @@ function portRemarks(host) {
   });
 }
 
+/** What to do about rails that are left: each once, whoever has left it. Where a process is gone all are: that is said already. */
+function railRemarks(rails, processes) {
+  const gone = processes.filter((p) => !p.answers).map((p) => p.process);
+  const left = Map.groupBy(rails.filter((r) => !r.up && !gone.includes(r.peer)), (r) => `${r.peer}: rail ${r.rail}`);
+  return [...left].map(([rail, all]) => `${rail} is left by ${all.map((r) => r.process).join(", ")} (${all[0].last_error ?? "no reason is told"}). ` +
+    "Look at the network there; what each connection does, says `ropewalk net status --details`");
+}
+
 function parts(found) {
   const used = (p) => (p.size_bytes ? `${amount(p.used_bytes, "bytes")} of ${amount(p.size_bytes, "bytes")}` : "-");
   const ports = found.hosts.flatMap(portRemarks);
-  const remarks = [...found.remarks, ...ports];
+  const remarks = [...found.remarks, ...railRemarks(found.rails, found.processes), ...ports];
   const health = remarks.length === 0
     ? el("p.verdict.good", {}, "Nothing is wrong.")
     : el("div.verdict.bad", {}, el("strong", {}, "What is wrong, and what to do"), el("ul", {}, remarks.map(remark)));
@@ -94,8 +120,9 @@ function parts(found) {
     return [p.name, p.code, p.groups, whole, bad(lack.join(" / ") || "-", lack.some((n) => n > 0)), bad(p.unreadable, p.unreadable > 0), p.pdisks_counting, p.spare_pdisks, p.moving];
   });
   const processes = found.processes.map((p) => [p.process, p.role, p.host, p.address, p.pid, bad(p.answers ? "answers" : "does not answer", !p.answers)]);
-  const rails = found.rails.map((r) => [r.process, r.peer, r.rail, bad(r.up ? (r.connections ? "up" : "not connected") : "left: " + (r.last_error ?? ""), !r.up),
-    bad(`${r.active} of ${r.connections}`, r.active < r.connections), amount(r.bytes_per_second, "bytes") + "/s", time(r.rtt_us)]);
+  const rails = found.rails.map((r) => [r.process, r.peer, r.rail, bad(r.up ? (r.connections.length ? "up" : "not connected") : "left: " + (r.last_error ?? ""), !r.up),
+    members(r.connections), amount(r.bytes_per_second, "bytes") + "/s", time(r.rtt_us)]);
+  const groups = found.groups.map((g) => [g.kind, g.name, g.how || null, members(g.members)]);
   const rows = found.hosts.flatMap((host) => (host.ports ?? []).map((p) => {
     const [wrong, card] = [wrongPort(p), p.hardware ?? {}];
     const speed = p.mbit_per_second ? p.mbit_per_second / 1000 + " Gbit/s" : null;
@@ -104,7 +131,8 @@ function parts(found) {
   }));
   return [
     health,
-    part("Pools and their groups", ["pool", "code", "groups", "whole", "with 1 / 2 / .. lost", "unreadable", "pdisks", "spare", "to move"], pools),
+    part("Pools", ["pool", "code", "groups", "whole", "with 1 / 2 / .. lost", "unreadable", "pdisks", "spare", "to move"], pools),
+    part("Groups and their members", ["kind", "group", "how", "members"], groups),
     part("Pdisks", ["pdisk", "node", "rack", "state", "used", "last report", "disk", "model, serial", "firmware", "enclosure or slot"], pdisks),
     part("Links and rails", ["from", "to", "rail", "state", "connections", "rate", "round trip"], rails),
     part("Processes", ["process", "role", "host", "address", "pid", "state"], processes),

@@ -4,6 +4,7 @@
 
 import { amount, colour, when } from "/words.js";
 import { drawMarks } from "/lines.js";
+import { goesToPaper } from "/redraw.js";
 
 const LEFT = 62, RIGHT = 14, TOP = 22, BOTTOM = 26;
 const FAINTEST = 0.16;
@@ -45,7 +46,7 @@ export class Heat {
   /** Draws rows ({bucket, steps}) over times (the ends of steps). */
   draw(times, rows, step, starts) {
     Object.assign(this, { times, rows, step, starts });
-    const ratio = devicePixelRatio || 1;
+    const ratio = Math.max(devicePixelRatio || 1, goesToPaper() ? 3 : 1);
     const width = Math.max(this.place.clientWidth, 200);
     const buckets = rows.map((row) => row.bucket);
     // Of shares the whole range is shown: how far from the end things are is what one looks for.

@@ -3,6 +3,7 @@
 
 import { Chart } from "/chart.js";
 import { Hardware } from "/hardware.js";
+import { whenever } from "/redraw.js";
 import { ask, clock, copy, lasting, when } from "/words.js";
 
 const CHARTS_MAX = 16;
@@ -35,22 +36,25 @@ class Page {
     this.controls();
     try {
       let present;
-      [this.statistics, this.worksheets, present] = await Promise.all(["/api/statistics", "/api/worksheets", "/api/now"].map((of) => ask(of)));
+      [this.statistics, present] = await Promise.all([ask("/api/statistics"), ask("/api/now"), this.knowSheets()]);
       this.ahead = present.now - Date.now() / 1000;
       at("recorded").hidden = !present.recorded;
       at("view-hardware").hidden = present.recorded;
     } catch (error) {
       return this.says(error.message, true);
     }
-    at("worksheets").append(...this.worksheets.map((sheet) => new Option(sheet.name, sheet.name)));
     await this.refreshEvents();
     this.open(location.hash.slice(1));
     setInterval(() => { if (!document.hidden) this.refresh(); }, REFRESH_MS);
     addEventListener("hashchange", () => { if (location.hash.slice(1) !== this.address()) this.open(location.hash.slice(1)); });
     document.addEventListener("visibilitychange", () => { this.stream(); if (!document.hidden) this.reload(); });
-    let wait;
-    addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(() => this.redraw(), 100); });
-    for (const of of ["(prefers-color-scheme: dark)", "print"]) matchMedia(of).addEventListener("change", () => this.redraw());
+    whenever(() => this.redraw());
+  }
+
+  async knowSheets() {
+    this.worksheets = await ask("/api/worksheets");
+    const list = at("worksheets");
+    list.replaceChildren(list.options[0], ...this.worksheets.map((sheet) => new Option(sheet.name, sheet.name)));
   }
 
   says(text, wrong = false) {
@@ -82,10 +86,17 @@ class Page {
   }
 
   /** Shows what an address says. */
-  open(text) {
+  async open(text) {
     const given = new URLSearchParams(text);
+    const named = given.get("worksheet");
+    const known = () => this.worksheets.find((sheet) => sheet.name === named);
+    if (named !== null && !known()) {
+      // It may have been kept since the page was opened.
+      await this.knowSheets().catch(() => {});
+      if (!known()) this.says(`there is no worksheet ${named}`, true);
+    }
     const number = (name) => (given.has(name) && Number.isFinite(+given.get(name)) ? +given.get(name) : null);
-    const sheet = this.worksheets.find((sheet) => sheet.name === given.get("worksheet"));
+    const sheet = known();
     const queries = sheet ? sheet.charts : given.getAll("q");
     this.span = Math.min(Math.max(number("span") ?? 300, 10), SPAN_MAX);
     const seconds = (us) => (us === null || us === undefined ? null : us / 1e6);

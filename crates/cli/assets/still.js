@@ -2,6 +2,7 @@
 // dragging in a chart takes a time.
 
 import { Chart } from "/chart.js";
+import { whenever } from "/redraw.js";
 import { clock, el, when } from "/words.js";
 
 const told = JSON.parse(document.getElementById("told").textContent);
@@ -42,9 +43,7 @@ class File {
       return chart;
     });
     this.words();
-    let wait;
-    addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(() => this.redraw(), 100); });
-    for (const of of ["(prefers-color-scheme: dark)", "print"]) matchMedia(of).addEventListener("change", () => this.redraw());
+    whenever(() => this.redraw());
   }
 
   window() { return this.shown; }

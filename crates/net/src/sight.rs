@@ -145,6 +145,8 @@ pub enum ConnState {
 pub struct ConnStatus {
     /// Its number on this endpoint.
     pub id: u64,
+    /// What it is called in statistics: its number among those to the peer, `control`, or `others`.
+    pub connection: String,
     /// What it carries.
     #[serde(serialize_with = "debug")]
     pub lane: Lane,
@@ -313,6 +315,7 @@ impl Conn {
         let shared = self.socket.shared().is_some();
         ConnStatus {
             id: self.id,
+            connection: self.own_stats.name.clone(),
             lane: self.lane,
             state: ConnState::Active,
             rail: self.rail,

@@ -78,6 +78,8 @@ impl Drop for Number {
 /// What is counted of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnStats {
+    /// What the connection is called in statistics: its number to the peer, `control`, or `others`.
+    pub name: String,
     pub sent_bytes: Counter,
     pub received_bytes: Counter,
     /// Of calls, without what the peer says that it took for them.
@@ -100,6 +102,7 @@ impl ConnStats {
             sent_bytes: counter("net_connection_sent_bytes", &labels),
             received_bytes: counter("net_connection_received_bytes", &labels),
             round_trips: histogram("net_round_trip_seconds", &labels),
+            name: connection,
             _number: number,
         }
     }

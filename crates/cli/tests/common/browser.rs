@@ -69,6 +69,18 @@ pub fn http(
     (status, head, String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// A file that came as text.
+fn unpack(text: &Value, path: &Path) {
+    let mut decoder = Command::new("base64")
+        .arg("-d")
+        .stdin(Stdio::piped())
+        .stdout(std::fs::File::create(path).unwrap())
+        .spawn()
+        .unwrap();
+    decoder.stdin.take().unwrap().write_all(text.as_str().unwrap().as_bytes()).unwrap();
+    assert!(decoder.wait().unwrap().success());
+}
+
 impl Browser {
     /// Starts one. Where there is none the test fails, and says what to install.
     pub fn start() -> Browser {
@@ -225,14 +237,12 @@ impl Browser {
     pub fn picture(&self, path: &Path) {
         let (_, _, text) = http(self.port, "GET", &format!("/session/{}/screenshot", self.session), &[], "");
         let answer: Value = serde_json::from_str(&text).unwrap();
-        let mut decoder = Command::new("base64")
-            .arg("-d")
-            .stdin(Stdio::piped())
-            .stdout(std::fs::File::create(path).unwrap())
-            .spawn()
-            .unwrap();
-        decoder.stdin.take().unwrap().write_all(answer["value"].as_str().unwrap().as_bytes()).unwrap();
-        assert!(decoder.wait().unwrap().success());
+        unpack(&answer["value"], path);
+    }
+
+    /// What its printer would get, on A4, as a PDF file.
+    pub fn print(&self, path: &Path) {
+        unpack(&self.say("/print", json!({ "page": { "width": 21.0, "height": 29.7 } })), path);
     }
 
     /// What its console holds of errors.

@@ -57,7 +57,8 @@ impl<'a> Machine<'a> {
         let mut command = self.bed.enter(self.host);
         if self.own_sys {
             let mounted = "mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"";
-            command.args(["unshare", "--mount", "sh", "-c", mounted]);
+            // What is unmounted elsewhere goes here as well: else it would be held.
+            command.args(["unshare", "--mount", "--propagation", "slave", "sh", "-c", mounted]);
         }
         command.arg(ROPEWALK).args(words).arg("--dir").arg(&self.dir).envs(&*self.env.lock().unwrap());
         command

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{browser::Browser, common::Cluster, pictured};
+use super::{browser::Browser, common::Cluster, pictured, print};
 
 /// The figures of a row of the first chart.
 fn steps(of: &str) -> String {
@@ -23,6 +23,12 @@ pub fn a_server(browser: &Browser, cluster: &Cluster, port: u16) {
     browser.until("[...document.querySelectorAll('#hardware td.bad')].some((cell) => cell.textContent === 'does not answer')");
     browser.until("[...document.querySelectorAll('#hardware li button')].some((button) => button.textContent.includes('ropewalk serve --name n2'))");
     pictured(browser, "hardware");
+    print::on_paper(
+        browser,
+        "hardware",
+        0,
+        &["What is wrong, and what to do", "Groups and their members", "does not answer"],
+    );
 }
 
 /// A manager that is gone: the page goes on without it, every second of the others is there, and its own line has a gap until it is

@@ -21,6 +21,8 @@ pub fn told(net: &Path) -> Vec<Value> {
 fn told_of(port: &Path) -> Value {
     let text = |name: &str| files::text(&port.join(name));
     let number = |name: &str| text(name)?.parse::<i64>().ok();
+    // "802.3ad 4": a word, and its number.
+    let first = |name: &str| Some(text(name)?.split_whitespace().next()?.to_owned());
     let end = |link: &str| {
         let target = fs::read_link(port.join(link)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
@@ -40,6 +42,14 @@ fn told_of(port: &Path) -> Value {
         "duplex": text("duplex").filter(|duplex| duplex != "unknown"),
         "port": text("phys_port_name"),
         "bond": end("master"),
+        // Of one that is made of others: what it is, and how it chooses among them.
+        "kind": text("uevent").and_then(|all| Some(all.lines().find_map(|line| line.strip_prefix("DEVTYPE="))?.to_owned())),
+        "mode": first("bonding/mode"),
+        "hash": first("bonding/xmit_hash_policy"),
+        "active": text("bonding/active_slave"),
+        // Of a member: whether its bond sends by it, and has found its link to be there.
+        "member_state": text("bonding_slave/state"),
+        "member_link": text("bonding_slave/mii_status"),
         "carrier_changes": number("carrier_changes"),
         "receive_errors": number("statistics/rx_errors"),
         "send_errors": number("statistics/tx_errors"),
@@ -72,6 +82,35 @@ mod tests {
         assert_eq!(
             (&told["mbit_per_second"], &told["mtu"], &told["receive_errors"]),
             (&Value::Null, &9000.into(), &3.into())
+        );
+    }
+
+    #[test]
+    fn a_bond_tells_how_it_chooses_and_a_member_whether_it_is_used() {
+        let net = tempfile::tempdir().unwrap();
+        let (bond, member) = (net.path().join("bond0"), net.path().join("eth1"));
+        for (port, name, text) in [
+            (&bond, "uevent", "DEVTYPE=bond\nINTERFACE=bond0\n"),
+            (&bond, "bonding/mode", "802.3ad 4\n"),
+            (&bond, "bonding/xmit_hash_policy", "layer3+4 1\n"),
+            (&bond, "bonding/active_slave", "\n"),
+            (&member, "bonding_slave/state", "ACTIVE\n"),
+            (&member, "bonding_slave/mii_status", "down\n"),
+        ] {
+            let path = port.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        std::os::unix::fs::symlink("../bond0", member.join("master")).unwrap();
+        let ports = told(net.path());
+        let of = |at: usize, names: [&str; 4]| names.map(|name| ports[at][name].clone());
+        assert_eq!(
+            of(0, ["kind", "mode", "hash", "active"]),
+            ["bond".into(), "802.3ad".into(), "layer3+4".into(), Value::Null]
+        );
+        assert_eq!(
+            of(1, ["bond", "member_state", "member_link", "mode"]),
+            ["bond0".into(), "ACTIVE".into(), "down".into(), Value::Null]
         );
     }
 }

@@ -11,8 +11,9 @@ macro_rules! asset {
 }
 
 /// Modules, each behind those that it needs; they become one script.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 7] = [
     asset!("words.js"),
+    asset!("redraw.js"),
     asset!("lines.js"),
     asset!("heat.js"),
     asset!("compare.js"),

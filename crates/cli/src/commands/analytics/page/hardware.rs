@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
 
-use super::{api, asking::Asking};
+use super::{api, asking::Asking, groups};
 use crate::{
     cluster_dir::ClusterDir,
     commands::{
@@ -43,7 +43,12 @@ async fn look(dir: &ClusterDir, link: Link) -> Result<Value> {
         })
     };
     let listed: Vec<Value> = processes.iter().zip(&states).map(process).collect();
-    let hosts = hosts(states.iter().flatten());
+    let told = processes.iter().zip(&states);
+    let hosts =
+        hosts(told.filter_map(|(process, state)| Some((process.name.as_str(), &state.as_ref()?["host"]))));
+    let of_host = |host: &Value| groups::of_ports(&text(&host["name"]), &host["ports"]);
+    let groups: Vec<Value> =
+        groups::of_pools(&report).into_iter().chain(hosts.iter().flat_map(of_host)).collect();
     let names = report.map.nodes.iter().map(|node| (node.id.to_string(), node.name.clone())).collect();
     let answer = |(process, answer): (crate::commands::ask::Process, Option<Value>)| {
         let address = process.address();
@@ -63,25 +68,49 @@ async fn look(dir: &ClusterDir, link: Link) -> Result<Value> {
         "rails": rails.collect::<Vec<_>>(),
         "pdisks": pdisk_rows(&report),
         "pools": health::pool_rows(&report),
+        "groups": groups,
     }))
 }
 
-/// Several processes of one machine tell the same of its ports, and each of its own disks.
-fn hosts<'a>(states: impl Iterator<Item = &'a Value>) -> Vec<Value> {
-    let mut hosts: BTreeMap<String, (Value, Vec<Value>)> = BTreeMap::new();
-    for host in states.map(|answer| &answer["host"]).filter(|host| !host.is_null()) {
-        let of = hosts.entry(text(&host["name"])).or_insert_with(|| (host["ports"].clone(), Vec::new()));
-        of.1.extend(list(&host["disks"]).iter().cloned());
+/// Processes that are told to be on the machine of a name, where several have it.
+const NAMED: usize = 3;
+
+/// A machine as its processes tell of it.
+struct Host<'a> {
+    processes: Vec<&'a str>,
+    ports: &'a Value,
+    disks: Vec<Value>,
+}
+
+/// Several processes of one machine tell the same of its ports, and each of its own disks. Machines with one name are told apart by
+/// the addresses of their ports, and called by their processes as well.
+fn hosts<'a>(told: impl Iterator<Item = (&'a str, &'a Value)>) -> Vec<Value> {
+    let mut hosts: BTreeMap<(String, Vec<String>), Host<'_>> = BTreeMap::new();
+    let mut of_name: BTreeMap<String, usize> = BTreeMap::new();
+    for (process, host) in told.filter(|(_, host)| !host.is_null()) {
+        let (name, ports) = (text(&host["name"]), &host["ports"]);
+        let addresses = list(ports).iter().map(|port| text(&port["address"])).collect();
+        let of = hosts.entry((name.clone(), addresses)).or_insert_with(|| {
+            *of_name.entry(name).or_default() += 1;
+            Host { processes: Vec::new(), ports, disks: Vec::new() }
+        });
+        of.processes.push(process);
+        of.disks.extend(list(&host["disks"]).iter().cloned());
     }
-    let host = |(name, (ports, disks))| json!({ "name": name, "ports": ports, "disks": disks });
+    let host = |((name, _), host): ((String, Vec<String>), Host<'_>)| {
+        let name = match of_name.get(&name) {
+            Some(1) => name,
+            _ => format!("{name} ({})", host.processes[..host.processes.len().min(NAMED)].join(", ")),
+        };
+        json!({ "name": name, "ports": host.ports, "disks": host.disks })
+    };
     hosts.into_iter().map(host).collect()
 }
 
 /// The rails by which a process reaches a peer.
 fn rails(process: &str, peer: &Value) -> Vec<Value> {
-    let rail = |rail: &Value| {
-        let of =
-            |c: &&Value| text(&c["remote"]).starts_with(&text(&rail["addr"])) || c["rail"] == rail["addr"];
+    let rail = |(place, rail): (usize, &Value)| {
+        let of = |c: &&Value| c["rail"].as_u64() == Some(place as u64);
         let connections: Vec<&Value> = list(&peer["connections"]).iter().filter(of).collect();
         let rate: f64 = connections.iter().filter_map(|c| c["bytes_per_second"].as_f64()).sum();
         let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();
@@ -91,11 +120,33 @@ fn rails(process: &str, peer: &Value) -> Vec<Value> {
             "rail": rail["addr"],
             "up": rail["up"],
             "last_error": rail["last_error"],
-            "connections": connections.len(),
-            "active": connections.iter().filter(|c| c["state"] == "active").count(),
+            "connections": groups::connections(&connections),
             "bytes_per_second": rate,
             "rtt_us": slowest,
         })
     };
-    list(&peer["rails"]).iter().map(rail).collect()
+    list(&peer["rails"]).iter().enumerate().map(rail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_machines_of_one_name_stay_two_and_processes_of_one_tell_of_one() {
+        let host = |name: &str, address: &str, pdisk: &str| json!({ "name": name, "ports": [{ "name": "eth0", "address": address }], "disks": [{ "pdisk": pdisk }] });
+        let told = [
+            ("manager", host("a", "02:1", "-")),
+            ("n1", host("a", "02:1", "d1")),
+            ("n2", host("a", "02:2", "d2")),
+            ("n3", host("b", "02:3", "d3")),
+            ("old", Value::Null),
+            ("odd", json!(7)),
+        ];
+        let found = hosts(told.iter().map(|(process, host)| (*process, host)));
+        let said = |host: &Value| (text(&host["name"]), list(&host["disks"]).len());
+        let said: Vec<_> = found.iter().map(said).collect();
+        let wanted = [("a (manager, n1)", 2), ("a (n2)", 1), ("b", 1), ("null", 0)];
+        assert_eq!(said, wanted.map(|(name, disks)| (name.to_owned(), disks)));
+    }
 }

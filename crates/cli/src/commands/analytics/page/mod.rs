@@ -5,6 +5,7 @@
 mod access;
 mod api;
 mod asking;
+mod groups;
 mod hardware;
 mod listener;
 mod live;
@@ -37,7 +38,7 @@ macro_rules! asset {
     };
 }
 
-const ASSETS: [Asset; 12] = [
+const ASSETS: [Asset; 13] = [
     asset!("/", HTML, "index.html"),
     asset!("/icon.svg", "image/svg+xml", "icon.svg"),
     asset!("/page.css", STYLE, "page.css"),
@@ -47,6 +48,7 @@ const ASSETS: [Asset; 12] = [
     asset!("/heat.js", SCRIPT, "heat.js"),
     asset!("/compare.js", SCRIPT, "compare.js"),
     asset!("/hardware.js", SCRIPT, "hardware.js"),
+    asset!("/redraw.js", SCRIPT, "redraw.js"),
     asset!("/words.js", SCRIPT, "words.js"),
     asset!("/uplot.js", SCRIPT, "uplot/uPlot.iife.min.js"),
     asset!("/uplot.css", STYLE, "uplot/uPlot.min.css"),

@@ -1,0 +1,62 @@
+//! The one pdisk that is slow, found by the page alone.
+
+use super::{browser::Browser, pictured};
+
+/// The heat map of what servers stored has two bands; the upper one, boxed and compared, is one pdisk's.
+pub fn pdisk(browser: &Browser, port: u16) {
+    let of_n2 = pdisk_of(browser, port, 140_000);
+    // On a busy machine others are that slow at times.
+    let share = of_n2.trim_start_matches("n2").split(' ').next().and_then(|share| share.parse::<u32>().ok());
+    assert!(share > Some(50), "most slow ones are n2's: {of_n2}");
+    pictured(browser, "compared");
+    browser.click("document.querySelector('.into')");
+    browser.until("ropewalk.charts[0].query.includes('[latency>=')");
+}
+
+/// Boxes what took that long, and compares; what the page says of n2.
+pub fn pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
+    browser
+        .open(&format!("http://127.0.0.1:{port}/?slow#q=strip.ops%5Bop%3Dprepare%5D%5Blatency%5D&span=60"));
+    let slow = format!(
+        "[...ropewalk.charts[0].rows.values()].filter((row) => row.p50_us >= {from_us}).map((row) => row.bucket)"
+    );
+    browser.until(&format!(
+        "ropewalk.charts[0]?.found && document.querySelector('canvas.heat') && {slow}.length > 0"
+    ));
+    // Pauses, so that nothing moves under the hand.
+    browser.key(" ");
+    browser.until("ropewalk.pinned && ropewalk.charts[0].times.at(-1) <= ropewalk.pinned[1]");
+    // Where they begin, as a person sees it at the axis.
+    let share = browser.js(&format!(
+        "const heat = ropewalk.charts[0].drawer; return (22 + (heat.high - Math.min(...{slow}) + 0.5) * heat.size.row) / heat.size.height"
+    ));
+    browser.drag("document.querySelector('canvas.heat')", (0.1, 0.1), (0.98, share.as_f64().unwrap()));
+    browser.until("document.querySelector('.band:not([hidden]) .against')");
+    browser.click("document.querySelector('.against')");
+    browser.until("document.querySelector('.compared .verdict')");
+    let verdict = browser.js("return document.querySelector('.compared .verdict').textContent");
+    let verdict = verdict.as_str().unwrap();
+    println!("the page says of the slow ones: {verdict}");
+    assert!(verdict.contains("pdisk pdisk2,") || verdict.contains("process n2"), "{verdict}");
+    let of_n2 = "return [...document.querySelectorAll('.compared tr')].map((row) => row.textContent).find((row) => row.startsWith('n2')) ?? ''";
+    browser.js(of_n2).as_str().unwrap_or_default().to_owned()
+}
+
+/// The heat map of utilisation, by the keyboard alone: up to its highest band, and into it.
+pub fn busy_pdisk(browser: &Browser, port: u16) {
+    browser.open(&format!("http://127.0.0.1:{port}/?busy#q=pdisk.utilisation%5Butilisation%5D&q=host.cpu_utilisation%5Butilisation%5D&span=60"));
+    browser.until("ropewalk.charts.length === 2 && ropewalk.charts.every((chart) => chart.drawer?.high === 19 && chart.drawer.low === 0)");
+    browser.until("[...ropewalk.charts[0].rows.values()].some((row) => row.bucket === 19 && row.total > 0)");
+    pictured(browser, "utilisation");
+    browser.js("document.querySelector('canvas.heat').focus()");
+    browser.key("\u{e013}"); // up: to the highest band there is
+    browser.until(
+        "document.querySelector('.band:not([hidden]) strong').textContent === 'utilisation 95% to 100%'",
+    );
+    browser.js("document.querySelector('.band .into').focus()");
+    browser.key("\u{e007}"); // Enter
+    browser.until("ropewalk.charts[0].query === 'pdisk.utilisation[utilisation>=95%][pdisk]'");
+    browser.until(
+        "[...ropewalk.charts[0].rows.values()].sort((a, b) => b.total - a.total)[0]?.name === 'pdisk2'",
+    );
+}
