@@ -1,16 +1,20 @@
 //! A cluster whose manager keeps a copy of its store: the manager is killed while a mount makes files, with its disk's cache lost, then its
-//! store is; the copy has all that was acknowledged. A copy that is behind is refused. So with a copy on another machine.
+//! store is; the copy has all that was acknowledged. A copy that is behind is refused; one that does not fit on its disk is removed. So
+//! with a copy on another machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 #[path = "common/maker.rs"]
 mod maker;
+#[path = "common/small_disk.rs"]
+mod small_disk;
 
 use std::{fs, net::TcpListener, sync::atomic::Ordering::SeqCst};
 
 use common::{Cluster, ok, refused, ropewalk, until};
 use maker::{check, make};
 use rustix::process::Signal;
+use small_disk::Disk;
 
 const ROUNDS: u32 = 3;
 const BETWEEN: u64 = 30;
@@ -75,7 +79,23 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     cluster.down();
     let error = refused(&["manager", "promote", "--from-mirror", copied, "--dir", name]);
     assert!(error.contains("lacks what was committed last"), "{error}");
+
+    // One that does not fit is begun once, and again when there is room.
+    let disk = Disk::mount(&dir.with_file_name("disk"), 64);
+    let copy = disk.0.join("copy");
+    fs::create_dir(&copy).unwrap();
+    ok(&["manager", "mirror", copy.to_str().unwrap(), "--dir", name]);
+    disk.fill(4 << 20);
+    cluster.start();
+    until("health says that there is no room", || {
+        String::from_utf8(ropewalk(&["health", "--dir", name]).stdout).unwrap().contains("is full: ")
+    });
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "what was begun is removed");
+    disk.empty();
+    until("the copy has all", || store().contains("with a copy in"));
+    cluster.down();
     ok(&["manager", "mirror", "--off", "--dir", name]);
+    drop(disk);
     cluster.start();
     check(&mnt, made + 1);
     assert!(store().contains("on one disk, not replicated"), "{}", store());

@@ -10,54 +10,24 @@ mod beds;
 mod hosts;
 #[path = "common/maker.rs"]
 mod maker;
+#[path = "common/small_disk.rs"]
+mod small_disk;
 
 use std::{
     ffi::CString,
     fs::{self, File},
-    io::Write as _,
-    path::{Path, PathBuf},
-    process::Command,
+    path::Path,
     time::Instant,
 };
 
 use beds::Bed;
 use common::until;
 use hosts::{Down, Machine};
-use rustix::{
-    fs::{XattrFlags, setxattr},
-    mount::{UnmountFlags, unmount},
-};
+use rustix::fs::{XattrFlags, setxattr};
+use small_disk::Disk;
 
 /// Files made before something counts as gone on.
 const BETWEEN: u64 = 20;
-
-/// A disk of its own, in memory.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(at: &Path) -> Disk {
-        fs::create_dir_all(at).unwrap();
-        let mut mount = Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", "size=128m,mode=0700", "copy"]).arg(at).status();
-        assert!(mounted.unwrap().success(), "mount a file system in memory");
-        Disk(at.to_owned())
-    }
-
-    fn fill(&self) {
-        let (mut file, piece) = (File::create(self.0.join("filler")).unwrap(), vec![7; 1 << 18]);
-        while file.write_all(&piece).is_ok() {}
-    }
-
-    fn empty(&self) {
-        fs::remove_file(self.0.join("filler")).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = unmount(&self.0, UnmountFlags::DETACH); // nothing else can be done about it
-    }
-}
 
 /// Some records of 60 KiB, each a new one.
 fn large(mnt: &Path, made: &mut u32) {
@@ -83,7 +53,7 @@ fn a_copy_whose_answers_are_lost_or_whose_disk_is_full_is_given_up_and_comes_bac
     let token = first.token(&["--role", "manager"]);
     keeper.ok(&["join", &token, "--name", "m2", "--address", &bed.addr(1)]);
     keeper.ok(&["down"]);
-    let disk = Disk::mount(&keeper.dir.join("copy"));
+    let disk = Disk::mount(&keeper.dir.join("copy"), 128);
     keeper.ok(&["up", "--detach"]);
     first.ok(&["down"]);
     first.ok(&["manager", "mirror", "m2"]);
@@ -115,7 +85,7 @@ fn a_copy_whose_answers_are_lost_or_whose_disk_is_full_is_given_up_and_comes_bac
         whole();
 
         fs::create_dir(mnt.join("large")).unwrap();
-        disk.fill();
+        disk.fill(0);
         let mut records = 0;
         until("health says that there is no room", || {
             large(&mnt, &mut records);

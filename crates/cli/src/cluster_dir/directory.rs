@@ -352,12 +352,12 @@ impl ClusterDir {
 
     /// The copy of the manager's store, if there is one. What says whether it counts stands beside `cluster.toml`.
     pub fn mirror(&self) -> Option<manager::store::Mirror> {
-        self.file.mirror.clone().map(|dir| self.mirror_in(dir))
+        self.file.mirror.as_deref().map(|dir| self.mirror_in(dir))
     }
 
     /// The same in a directory.
-    pub fn mirror_in(&self, dir: PathBuf) -> manager::store::Mirror {
-        manager::store::Mirror { dir, witness: self.witness() }
+    pub fn mirror_in(&self, dir: &Path) -> manager::store::Mirror {
+        manager::store::Mirror::new(dir, &self.witness())
     }
 
     /// Where this machine keeps the copy of another one's store.

@@ -80,7 +80,7 @@ pub fn mirror(args: &ManagerMirror) -> Result<()> {
     if let Some(name) = dir.file.mirror_on.as_ref().filter(|_| !args.destroyed) {
         dismiss(&dir, name, &store)?;
     }
-    dir.mirror_in(PathBuf::new()).reset()?;
+    dir.mirror_in(Path::new("")).reset()?;
     (dir.file.mirror, dir.file.mirror_on) = match named {
         None => (None, None),
         Some(Place::Disk(copy)) => (Some(copy), None),
@@ -130,7 +130,7 @@ pub fn promote(dir: &ClusterDir, copy: Option<&Path>) -> Result<()> {
     let Some(copy) = copy else { return promote_kept(dir) };
     let store = stopped(dir)?;
     let copy = path::absolute(copy).context("find the copy's directory")?;
-    let last = dir.mirror_in(copy.clone()).promote(&store)?;
+    let last = dir.mirror_in(&copy).promote(&store)?;
     output::line(format!(
         "the copy in {} is the manager's store now, with {last} commits; start it: ropewalk up --dir {}",
         copy.display(),

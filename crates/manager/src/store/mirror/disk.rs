@@ -9,6 +9,7 @@ use super::{
         look,
     },
     place::{Copied, Held, Place},
+    room::new_table,
     until_end::UntilEnd,
     witness::{CACHE_BYTES, Mirror, Said},
 };
@@ -32,40 +33,22 @@ impl Copied for OnDisk {
     }
 }
 
-/// Makes the table, journal and mark of a copy beside `table`, and moves them there. False: nobody wants it any more.
-fn make_files(table: &Path, of: (u64, u64), from: &UntilEnd<'_>) -> Result<bool, StoreError> {
-    let new = clear_new(table)?;
-    let made = RedbStore::create(&new, CACHE_BYTES)?;
-    let (_, gaps) = look::copy(from, &made)?;
-    if let Some(gap) = gaps.first() {
-        return Err(StoreError::Damaged { reason: gap.clone() });
+/// Fills the table of a copy. False: nobody wants it any more.
+fn fill(made: &RedbStore, from: &UntilEnd<'_>) -> Result<bool, StoreError> {
+    let (_, gaps) = look::copy(from, made)?;
+    match gaps.into_iter().next() {
+        Some(gap) => Err(StoreError::Damaged { reason: gap }),
+        None => Ok(!from.ended()),
     }
-    if from.ended() {
-        return Ok(false);
-    }
-    place_files(made, table, of)?;
-    Ok(true)
 }
 
-/// Where the files of a new copy for `table` begin; what an interrupted one left is removed.
-pub(super) fn clear_new(table: &Path) -> Result<std::path::PathBuf, StoreError> {
-    let new = table.with_file_name("new.redb");
-    for file in [new.clone(), journal_path(&new), mark_path(&new)] {
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&file, &error)),
-            _ => {}
-        }
-    }
-    Ok(new)
-}
-
-/// A table that has all, made by [`clear_new`], gets its journal and mark; all three their places.
+/// A table that has all, made at [`new_table`], gets its journal and mark; all three their places.
 pub(super) fn place_files(
     made: RedbStore,
     table: &Path,
     (journal, last): (u64, u64),
 ) -> Result<(), StoreError> {
-    let new = table.with_file_name("new.redb");
+    let new = new_table(table.parent().unwrap_or(Path::new("")));
     JournaledStore::continue_as(made, &new, journal, last)?;
     for (from, to) in [
         (journal_path(&new), journal_path(table)),
@@ -75,6 +58,17 @@ pub(super) fn place_files(
         fs::rename(from, &to).map_err(|error| refused(&to, &error))?;
     }
     Ok(())
+}
+
+impl Mirror {
+    /// The copy that was just made, under a number of its own.
+    fn named(&self) -> Result<OnDisk, StoreError> {
+        let failed = |error: io::Error| refused(&self.dir, &error);
+        let id = random().map_err(failed)?;
+        write_durably(&self.dir.join("store.mirror"), &format!("{id:016x}\n")).map_err(failed)?;
+        let store = JournaledStore::open(&self.table(), CACHE_BYTES)?;
+        Ok(OnDisk { store, mirror: self.clone(), id: Some(id) })
+    }
 }
 
 impl Place for Mirror {
@@ -94,25 +88,21 @@ impl Place for Mirror {
     }
 
     fn ready(&self) -> Result<(), StoreError> {
-        // A disk that is not mounted has no directory; one is not made in its place.
-        fs::read_dir(&self.dir).map(drop).map_err(|error| refused(&self.dir, &error))
+        self.room.ready()
     }
 
     fn make(&self, of: (u64, u64), from: &UntilEnd<'_>) -> Result<Option<Box<dyn Copied>>, StoreError> {
-        match make_files(&self.table(), of, from) {
+        let made = RedbStore::create(&self.room.clear()?, CACHE_BYTES);
+        let made = made.map_err(|error| self.room.failed((), error))?;
+        match fill(&made, from) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(error) => {
-                // The disk may be full: what was begun is to take no room.
-                let _ = clear_new(&self.table()); // the next one does it, too
-                return Err(error);
-            }
+            Err(error) => return Err(self.room.failed(made, error)),
         }
-        let failed = |error: io::Error| refused(&self.dir, &error);
-        let id = random().map_err(failed)?;
-        write_durably(&self.dir.join("store.mirror"), &format!("{id:016x}\n")).map_err(failed)?;
-        let store = JournaledStore::open(&self.table(), CACHE_BYTES)?;
-        Ok(Some(Box::new(OnDisk { store, mirror: self.clone(), id: Some(id) })))
+        let copy = place_files(made, &self.table(), of).and_then(|()| self.named());
+        let copy = copy.map_err(|error| self.room.failed((), error))?;
+        self.room.sufficed();
+        Ok(Some(Box::new(copy)))
     }
 
     fn dismiss(&self, _: &dyn Read, _: &AtomicBool) -> Result<(), StoreError> {
@@ -129,6 +119,6 @@ impl Place for Mirror {
     }
 
     fn remedy(&self) -> &'static str {
-        "that directory can be written"
+        "that directory can be written, and has room"
     }
 }

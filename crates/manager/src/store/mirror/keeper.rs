@@ -2,10 +2,13 @@
 //! disk; `store.mirror` is there, with the copy's number, as long as it counts. Afterwards it is called `store.former`: the manager may
 //! not have heard that it does not count any more, and asks again.
 //!
-//! A disk that gets full: a commit is refused, and the copy is given up. A new one that does not fit is removed, and none is begun before
-//! there is more room than that had.
+//! A disk that gets full: a commit is refused, and the copy is given up ([`super::room`] for the next one). So it is when the disk
+//! fails: what was not taken once is not read again from there, as if it were on the disk.
+//!
+//! What comes late, or twice, undoes nothing newer ([`super::message`]).
 
 use std::{
+    collections::VecDeque,
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
@@ -19,37 +22,74 @@ use super::{
         Changes, JournaledStore, RedbStore, Store as _, StoreError,
         files::{refused, write_durably},
     },
-    disk::{clear_new, place_files},
-    message::{Answer, Ask},
+    disk::place_files,
+    message::{Answer, Ask, Life},
+    room::Room,
     witness::{CACHE_BYTES, number_in, number_of},
 };
 
-/// A disk with less room is full.
-const FULL: u64 = 1 << 20;
-/// More than a copy had that did not fit.
-const MORE: u64 = 8 << 20;
+/// So many processes are known again. What they sent is under way for seconds.
+const FORMER_MAX: usize = 100;
 /// How long a request waits for the one before, whose disk may hang.
 const TURN: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub struct Keeper {
     dir: PathBuf,
+    room: Room,
     state: Mutex<State>,
+    /// In tests: what is written is not flushed, EIO.
+    #[cfg(test)]
+    pub(super) flush_fails: std::sync::atomic::AtomicBool,
 }
 
 struct State {
-    /// Whose orders are followed.
-    life: u64,
+    lives: Lives,
     at: At,
     /// Parts of the next commit.
     parts: Changes,
-    /// A copy did not fit into so much room.
-    too_little: Option<u64>,
+}
+
+/// Whose orders are followed.
+#[derive(Default)]
+struct Lives {
+    /// None: nobody's yet.
+    heard: Option<Life>,
+    /// Managers' processes before that one.
+    former: VecDeque<u64>,
+}
+
+impl Lives {
+    /// This one's are from now on; whether another one's were. An error: it is over.
+    fn hear(&mut self, life: Life) -> Result<bool, String> {
+        let over = match self.heard {
+            Some(heard) if heard.process() == life.process() => life < heard,
+            _ => self.former.contains(&life.process()),
+        };
+        if over {
+            return Err("what that one began is over".to_owned());
+        }
+        let before = self.heard.replace(life);
+        if let Some(before) = before.filter(|before| before.process() != life.process()) {
+            self.former.truncate(FORMER_MAX - 1);
+            self.former.push_front(before.process());
+        }
+        Ok(before != Some(life))
+    }
+
+    fn follow(&self, life: Life) -> Result<(), String> {
+        match self.heard == Some(life) {
+            true => Ok(()),
+            false => Err("another life of the manager is listened to, or none yet".to_owned()),
+        }
+    }
 }
 
 enum At {
     /// Nothing is open.
     Rest,
+    /// A commit failed: the copy does not count, and is not opened again.
+    Failed(String),
     /// A table is being filled.
     Filled { table: RedbStore, of: (u64, u64) },
     /// A copy, with its last commit.
@@ -61,8 +101,14 @@ type Outcome = Result<Answer, String>;
 impl Keeper {
     /// Keeps a copy in this directory, which is there.
     pub fn new(dir: &Path) -> Keeper {
-        let state = State { life: 0, at: At::Rest, parts: Changes::new(), too_little: None };
-        Keeper { dir: dir.to_owned(), state: Mutex::new(state) }
+        let state = State { lives: Lives::default(), at: At::Rest, parts: Changes::new() };
+        Keeper {
+            dir: dir.to_owned(),
+            room: Room::of(dir),
+            state: Mutex::new(state),
+            #[cfg(test)]
+            flush_fails: false.into(),
+        }
     }
 
     /// Answers a manager. Waits for a disk.
@@ -92,30 +138,33 @@ impl Keeper {
         let mut turn = self.state.try_lock_for(TURN).ok_or_else(busy)?;
         let state = &mut *turn;
         let text = |error: StoreError| error.to_string();
-        let life = state.life;
-        let of_life = |said: u64| match said == life && life != 0 {
-            true => Ok(()),
-            false => Err("another life of the manager is listened to, or none yet".to_owned()),
-        };
         match ask {
-            Ask::Ready => self.ready(state),
+            Ask::Ready => self.room.ready().map(|()| Answer::Done).map_err(text),
             Ask::Look { life } => {
                 let held = self.look(state)?;
-                (state.life, state.parts) = (life, Changes::new());
+                // Heard again it takes nothing away that this one has sent since.
+                if state.lives.hear(life)? {
+                    state.parts = Changes::new();
+                }
                 Ok(held)
             }
             Ask::Make { life, journal, last } => {
-                state.at = At::Rest;
+                if !state.lives.hear(life)? {
+                    return match state.at {
+                        At::Filled { .. } | At::Open { .. } => Ok(Answer::Done), // it was said twice
+                        _ => Err("that copy is no more".to_owned()),
+                    };
+                }
+                (state.at, state.parts) = (At::Rest, Changes::new());
                 self.forget().map_err(text)?;
-                let new = clear_new(&self.table()).map_err(text)?;
-                (state.life, state.parts) = (life, Changes::new());
+                let new = self.room.clear().map_err(text)?;
                 let made = RedbStore::create(&new, CACHE_BYTES);
                 let table = made.map_err(|error| self.does_not_fit(state, error))?;
                 state.at = At::Filled { table, of: (journal, last) };
                 Ok(Answer::Done)
             }
             Ask::Records { life, last, records } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 let At::Filled { table, of } = &state.at else { return Err("no copy is being made".into()) };
                 if of.1 != last {
                     return Err(format!("a copy after commit {} is being made, not after {last}", of.1));
@@ -127,13 +176,13 @@ impl Keeper {
                 }
             }
             Ask::Made { life } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 match std::mem::replace(&mut state.at, At::Rest) {
                     At::Filled { table, of } => {
                         let placed = place_files(table, &self.table(), of)
                             .and_then(|()| JournaledStore::open(&self.table(), CACHE_BYTES));
                         let copy = placed.map_err(|error| self.does_not_fit(state, error))?;
-                        state.too_little = None;
+                        self.room.sufficed();
                         state.at = At::Open { copy: Box::new(copy), tail: None };
                         Ok(Answer::Done)
                     }
@@ -144,7 +193,7 @@ impl Keeper {
                 }
             }
             Ask::Part { life, number, changes } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 let At::Open { copy, .. } = &state.at else { return Err("no copy is open".into()) };
                 // Of one that is done it was said twice, and this came late.
                 if copy.position().1 + 1 == number {
@@ -153,34 +202,48 @@ impl Keeper {
                 Ok(Answer::Done)
             }
             Ask::Commit { life, number, mut changes } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 let parts = std::mem::take(&mut state.parts);
                 let At::Open { copy, tail } = &mut state.at else { return Err("no copy is open".into()) };
                 match copy.position().1 {
-                    last if last == number => return Ok(Answer::Done),
+                    last if last == number => {
+                        let there = tail.as_ref().filter(|there| there.0 == number);
+                        // Of one in parts this is the last.
+                        let same = there.is_none_or(|(_, there)| {
+                            changes.iter().all(|(key, value)| there.get(key) == Some(value))
+                        });
+                        return if same {
+                            Ok(Answer::Done)
+                        } else {
+                            Err(format!("commit {number} is another one here"))
+                        };
+                    }
                     last if last + 1 == number => {}
                     last => return Err(format!("its last commit is {last}, and {number} was sent")),
                 }
                 if !parts.is_empty() {
                     changes = parts.into_iter().chain(changes).collect();
                 }
-                if let Err(error) = copy.commit(&changes) {
-                    // What is on the disk is not known any more.
-                    state.at = At::Rest;
-                    return Err(error.to_string());
+                let committed = copy.commit(&changes);
+                #[cfg(test)]
+                let committed = committed.and_then(|()| self.flushed());
+                if let Err(error) = committed {
+                    let why = error.to_string();
+                    state.at = At::Failed(why.clone());
+                    return Err(why);
                 }
                 *tail = Some((number, changes));
                 Ok(Answer::Done)
             }
             Ask::Count { life, id } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 let At::Open { .. } = &state.at else { return Err("no copy is open".into()) };
                 let written = write_durably(&self.dir.join("store.mirror"), &format!("{id:016x}\n"));
                 written.map_err(|error| refused(&self.dir, &error).to_string())?;
                 Ok(Answer::Done)
             }
             Ask::Beat { life } => {
-                of_life(life)?;
+                state.lives.follow(life)?;
                 match &state.at {
                     At::Open { .. } if number_of(&self.dir).is_some() => Ok(Answer::Done),
                     _ => Err("no copy that counts is open".into()),
@@ -205,6 +268,9 @@ impl Keeper {
     /// The copy that counts, opened if it is not yet.
     fn look(&self, state: &mut State) -> Outcome {
         let Some(id) = number_of(&self.dir) else { return Err("no copy there has all".into()) };
+        if let At::Failed(why) = &state.at {
+            return Err(why.clone());
+        }
         if !matches!(state.at, At::Open { .. }) {
             state.at = At::Rest;
             let copy = JournaledStore::open(&self.table(), CACHE_BYTES).map_err(|error| error.to_string())?;
@@ -230,33 +296,16 @@ impl Keeper {
         self.dir.join("store.former")
     }
 
-    fn room(&self) -> Result<u64, StoreError> {
-        let stat = rustix::fs::statvfs(&self.dir).map_err(|error| refused(&self.dir, &error.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-    }
-
-    /// Whether a copy can be made here.
-    fn ready(&self, state: &State) -> Outcome {
-        // A disk that is not mounted has no directory.
-        let read = fs::read_dir(&self.dir).map_err(|error| refused(&self.dir, &error));
-        let room = read.and_then(|_| self.room()).map_err(|error| error.to_string())?;
-        match state.too_little {
-            Some(had) if room < had.saturating_add(MORE) => Err(format!(
-                "the disk of {} is full: {} MiB are free, and a copy did not fit into {} MiB",
-                self.dir.display(),
-                room >> 20,
-                had >> 20
-            )),
-            _ => Ok(Answer::Done),
+    #[cfg(test)]
+    fn flushed(&self) -> Result<(), StoreError> {
+        match self.flush_fails.load(std::sync::atomic::Ordering::Relaxed) {
+            true => Err(StoreError::Engine { action: "commit to the", reason: "EIO".into() }),
+            false => Ok(()),
         }
     }
 
     /// What was made of a copy that failed takes no room.
     fn does_not_fit(&self, state: &mut State, error: StoreError) -> String {
-        let full = self.room().is_ok_and(|room| room < FULL);
-        state.at = At::Rest;
-        let cleared = clear_new(&self.table()).and_then(|_| self.room());
-        state.too_little = cleared.ok().filter(|_| full);
-        error.to_string()
+        self.room.failed(std::mem::replace(&mut state.at, At::Rest), error).to_string()
     }
 }

@@ -1,12 +1,47 @@
 //! What a manager and the machine that keeps a copy of its store say to each other, and the manager to servers about that copy. Sent as
 //! calls of the manager ([`net::Service::Callback`]), encoded as all messages.
 //!
-//! Each life of a manager draws a number, and says it by [`Ask::Look`] or [`Ask::Make`]: from then on the keeper refuses what another
-//! life sends, however late it comes.
+//! Each of them may be carried out twice, and once of it late. Whatever is about a copy names its life ([`Life`]): from its
+//! [`Ask::Look`] or [`Ask::Make`] on the keeper refuses what is of an earlier one, however late it comes.
+
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::Changes;
+use super::super::{Changes, files::random};
+
+/// The time in which a manager's process has one copy, as it found or made it. Those of a process rise.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Life(u64);
+
+/// Bits that count the copies of a process. After the last one it is as another process.
+const COPIES: u32 = 24;
+
+impl Life {
+    pub(super) const fn new(process: u64, copy: u64) -> Life {
+        Life(process << COPIES | copy)
+    }
+
+    /// Before the first of a new process.
+    pub(super) fn draw() -> io::Result<Life> {
+        Ok(Life::new(random()?, 0))
+    }
+
+    pub(super) const fn next(self) -> Life {
+        Life(self.0.wrapping_add(1))
+    }
+
+    /// Whose it is: no two have the same.
+    pub(super) const fn process(self) -> u64 {
+        self.0 >> COPIES
+    }
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{}", self.process(), self.0 & ((1 << COPIES) - 1))
+    }
+}
 
 /// A question, or an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -14,21 +49,21 @@ pub(super) enum Ask {
     /// Can a copy be made?
     Ready,
     /// Which copy that counts is there? It takes what this life sends.
-    Look { life: u64 },
+    Look { life: Life },
     /// A new copy: of the state after a commit of a journal.
-    Make { life: u64, journal: u64, last: u64 },
+    Make { life: Life, journal: u64, last: u64 },
     /// What is in it, by rising key; of the state after which commit, as one that comes late must not get into another copy.
-    Records { life: u64, last: u64, records: Vec<(Vec<u8>, Vec<u8>)> },
+    Records { life: Life, last: u64, records: Vec<(Vec<u8>, Vec<u8>)> },
     /// That was all.
-    Made { life: u64 },
+    Made { life: Life },
     /// A part of the commit of this number, which follows.
-    Part { life: u64, number: u64, changes: Changes },
+    Part { life: Life, number: u64, changes: Changes },
     /// A commit, with the parts before. Saying it again is harmless.
-    Commit { life: u64, number: u64, changes: Changes },
+    Commit { life: Life, number: u64, changes: Changes },
     /// The copy has all that was acknowledged; it is called so.
-    Count { life: u64, id: u64 },
+    Count { life: Life, id: u64 },
     /// Is it there, and not promoted?
-    Beat { life: u64 },
+    Beat { life: Life },
     /// That copy does not count any more.
     Forget { id: u64 },
     /// To a server: is that copy promoted, or does it not count any more? What it hears first stands.

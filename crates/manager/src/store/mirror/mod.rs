@@ -10,6 +10,7 @@
 //! anew before what hangs has ended.
 
 mod disk;
+mod job;
 mod keeper;
 mod level;
 mod message;
@@ -17,6 +18,7 @@ mod node;
 mod order;
 mod place;
 mod promote;
+mod room;
 mod until_end;
 mod votes;
 mod way;
@@ -35,6 +37,13 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use self::{
+    job::{Job, in_time, late, send, wait},
+    level::{Apart, level},
+    order::Order,
+    place::{Copied, DEADLINE, Held},
+    until_end::UntilEnd,
+};
 pub use self::{
     keeper::Keeper,
     node::{Node, Voters},
@@ -43,12 +52,6 @@ pub use self::{
     votes::{Ballots, Voter},
     way::{NetWay, Way},
     witness::Mirror,
-};
-use self::{
-    level::{Apart, level},
-    order::Order,
-    place::{Copied, DEADLINE, Held},
-    until_end::UntilEnd,
 };
 use super::{Changes, Confirmed, JournaledStore, Remark, Snapshot, Store, StoreError};
 
@@ -70,12 +73,6 @@ const SLOWER_MAX: Duration = Duration::from_millis(100);
 const END_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is something to tell.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A commit for the copy, and where its end is told.
-struct Job {
-    changes: Changes,
-    done: mpsc::SyncSender<Result<(), StoreError>>,
-}
 
 /// How the copy stands.
 enum Side {
@@ -105,7 +102,7 @@ struct Shared {
     side: Mutex<Side>,
     stand: Mutex<Stand>,
     changed: Condvar,
-    /// Since when a commit waits for the copy.
+    /// Since when a commit waits for the copy, or would.
     waits: Mutex<Option<Instant>>,
     /// Records of a copy that is being made.
     seen: AtomicU64,
@@ -147,6 +144,10 @@ impl MirroredStore {
         loses: Option<u64>,
     ) -> Result<MirroredStore, StoreError> {
         let store = JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| {
+            // Who has it open has the copy as well.
+            if matches!(error, StoreError::InUse { .. }) {
+                return error;
+            }
             let looked = Arc::clone(&place);
             match in_time(move || looked.whole()) {
                 Ok(Ok(())) => place.instead(path, &format!("{error}; its copy {} has all", place.name())),
@@ -212,38 +213,21 @@ impl MirroredStore {
     }
 }
 
-fn late() -> String {
-    format!("it did not answer within {} s", DEADLINE.as_secs())
-}
+/// Says, as long as it lives, that whoever commits waits for the copy.
+struct Waiting<'a>(&'a Shared);
 
-/// Has the copy asked by a thread of its own; why not, if it does not answer in time.
-fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    let (tell, told) = mpsc::channel();
-    let work = move || {
-        let _ = tell.send(work()); // who waited may have gone on without
-    };
-    let started = thread::Builder::new().name("manager-mirror".into()).spawn(work);
-    started.map_err(|error| error.to_string())?;
-    told.recv_timeout(DEADLINE).map_err(|_| late())
-}
-
-/// Gives the copy a commit; where its end is told.
-fn send(to: &mpsc::Sender<Job>, changes: &Changes) -> mpsc::Receiver<Result<(), StoreError>> {
-    let (done, outcome) = mpsc::sync_channel(1);
-    let _ = to.send(Job { changes: changes.clone(), done }); // a thread that has ended tells nothing, which is heard
-    outcome
-}
-
-/// Waits until the copy has a commit; why it has not.
-fn wait(outcome: &mpsc::Receiver<Result<(), StoreError>>) -> Result<(), String> {
-    match outcome.recv_timeout(DEADLINE) {
-        Ok(outcome) => outcome.map_err(|error| error.to_string()),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(late()),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err("its thread has ended".into()),
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        *self.0.waits.lock() = None;
     }
 }
 
 impl Shared {
+    fn waiting(&self) -> Waiting<'_> {
+        self.waits.lock().get_or_insert_with(Instant::now);
+        Waiting(self)
+    }
+
     fn ends(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
@@ -262,6 +246,7 @@ impl Shared {
     /// The copy does not count from now on. When this returns that is durable; if it fails nothing is committed any more.
     fn leave(&self, side: &mut Side, why: String, store: &JournaledStore) -> Result<(), StoreError> {
         tracing::warn!("the copy of the manager's store is given up: {why}");
+        let _waiting = self.waiting();
         let dismissed = store.snapshot().and_then(|state| self.place.dismiss(&*state, &self.impatient));
         if let Err(error) = dismissed {
             self.turn(side, Side::Unknown(error.clone()));
@@ -402,6 +387,7 @@ impl Shared {
                 continue;
             }
             // The store waits for these, and for nothing that does not answer.
+            let _waiting = self.waiting();
             let last = move || late.iter().try_for_each(|changes| copy.commit(changes)).map(|()| copy);
             let committed = match in_time(last) {
                 Ok(committed) => committed,
@@ -479,10 +465,9 @@ impl Store for MirroredStore {
                     // Both at once.
                     self.store.commit(changes)?;
                 }
-                *self.shared.waits.lock() = Some(Instant::now());
-                let done = wait(&outcome).or_else(|why| self.shared.leave(side, why, &self.store));
-                *self.shared.waits.lock() = None;
-                done?;
+                let waiting = self.shared.waiting();
+                wait(&outcome).or_else(|why| self.shared.leave(side, why, &self.store))?;
+                drop(waiting);
                 if order == Order::Copy {
                     self.store.commit(changes)?;
                 }
@@ -566,6 +551,8 @@ fn eio() -> StoreError {
     StoreError::Engine { action: "commit to the copy of the", reason: "EIO".into() }
 }
 
+#[cfg(test)]
+mod keeper_tests;
 #[cfg(test)]
 mod node_tests;
 #[cfg(test)]

@@ -34,7 +34,7 @@ use super::{
         Changes, Confirmed, JournaledStore, Read, Store as _, StoreError, Txn,
         files::{random, refused},
     },
-    message::{Answer, Ask},
+    message::{Answer, Ask, Life},
     order::{Order, order},
     place::{Copied, DEADLINE, Held, Place},
     until_end::UntilEnd,
@@ -75,7 +75,8 @@ struct Inner {
     name: String,
     witness: PathBuf,
     voters: Voters,
-    life: u64,
+    /// The last one that was begun.
+    life: Mutex<Life>,
     confirmed: Confirmed,
     /// Whether a copy counts, so that the manager answers only as long as that is confirmed.
     counts: Mutex<bool>,
@@ -111,13 +112,13 @@ impl No {
 impl Node {
     /// Kept by the manager of this name, for a manager whose file `witness` says what it has kept so far.
     pub fn new(way: Box<dyn Way>, name: &str, witness: &Path, voters: Voters) -> Result<Node, StoreError> {
-        let life = random().map_err(|error| refused(witness, &error))?;
+        let life = Life::draw().map_err(|error| refused(witness, &error))?;
         Ok(Node(Arc::new(Inner {
             way,
             name: name.to_owned(),
             witness: witness.to_owned(),
             voters,
-            life,
+            life: Mutex::new(life),
             confirmed: Confirmed::default(),
             counts: Mutex::new(false),
             waits: Mutex::default(),
@@ -153,24 +154,32 @@ impl Inner {
         self.done(ask, DEADLINE).map_err(|no| failed(no.why()))
     }
 
-    fn look(&self, patience: Duration) -> Result<(u64, Held), No> {
-        match self.ask(&Ask::Look { life: self.life }, patience)? {
+    /// From now on nothing of an earlier one is done any more.
+    fn begin(&self) -> Life {
+        let mut life = self.life.lock();
+        *life = life.next();
+        *life
+    }
+
+    fn look(&self, life: Life, patience: Duration) -> Result<(u64, Held), No> {
+        match self.ask(&Ask::Look { life }, patience)? {
             Answer::Held { id, journal, last, tail } => Ok((id, ((journal, last), tail))),
             _ => Err(self.something_else()),
         }
     }
 
     /// The copy that counts.
-    fn counting(&self) -> Result<(u64, Held), String> {
+    fn counting(&self, life: Life) -> Result<(u64, Held), String> {
         let Said::Whole(id) = said(&self.witness).map_err(|error| error.to_string())? else {
             return Err("it lacks what was committed last".into());
         };
-        let (there, held) = self.look(DEADLINE / 2).map_err(No::why)?;
+        let (there, held) = self.look(life, DEADLINE / 2).map_err(No::why)?;
         if there == id { Ok((id, held)) } else { Err("it is not the copy that was kept last".into()) }
     }
 
-    /// Asks all servers to record that copy `id` does not count. None: too few have; an error: it was promoted.
-    fn give_up(&self, id: u64, voters: &[Voter]) -> Result<Option<String>, StoreError> {
+    /// Asks all servers to record that copy `id` does not count, as its keeper has not, for that reason. Some: too few have, for people;
+    /// an error: it was promoted.
+    fn give_up(&self, id: u64, kept: &str, voters: &[Voter]) -> Result<Option<String>, StoreError> {
         let need = to_give_up(voters.len());
         let body = frame::encode(&Ask::Vote { id, promoted: false });
         let (mut for_it, mut against, mut silent) = (0, 0, Vec::new());
@@ -184,7 +193,7 @@ impl Inner {
         if for_it >= need {
             return Ok(None);
         }
-        if against > voters.len() - need {
+        if against > 0 && against + need > voters.len() {
             return Err(StoreError::Engine {
                 action: "go on with the",
                 reason: format!(
@@ -193,13 +202,16 @@ impl Inner {
                 ),
             });
         }
+        let keeper = &self.name;
+        let silent = match silent.as_slice() {
+            [] => String::new(),
+            silent => format!(", {} do not answer", silent.join(", ")),
+        };
         Ok(Some(format!(
-            "the copy of the manager's store on {} does not answer, and before anything is acknowledged without it {need} of {} servers have \
-             to record that: {for_it} have, {} do not answer. Start {}, or those; else `ropewalk manager mirror --off`",
-            self.name,
+            "the copy of the manager's store on {keeper} is to be given up, and is not yet ({kept}): before anything is acknowledged \
+             without it {need} of {} servers have to record that; {for_it} have{silent}. Start {keeper}, or those; else `ropewalk manager \
+             mirror --off`",
             voters.len(),
-            silent.join(", "),
-            self.name
         )))
     }
 }
@@ -210,15 +222,16 @@ impl Place for Node {
     }
 
     fn whole(&self) -> Result<(), String> {
-        self.0.counting().map(drop)
+        self.0.counting(self.0.begin()).map(drop)
     }
 
     fn open(&self, _: Option<u64>) -> Result<Box<dyn Copied>, String> {
         let inner = Arc::clone(&self.0);
-        let (id, held) = inner.counting()?;
+        let life = inner.begin();
+        let (id, held) = inner.counting(life)?;
         let (journal, last) = held.0;
         *inner.counts.lock() = true;
-        Ok(Box::new(AtNode { of: inner, journal, last, id, held, counts: true }))
+        Ok(Box::new(AtNode { of: inner, life, journal, last, id, held, counts: true }))
     }
 
     fn ready(&self) -> Result<(), StoreError> {
@@ -230,7 +243,7 @@ impl Place for Node {
         (journal, last): (u64, u64),
         from: &UntilEnd<'_>,
     ) -> Result<Option<Box<dyn Copied>>, StoreError> {
-        let (of, life) = (Arc::clone(&self.0), self.0.life);
+        let (of, life) = (Arc::clone(&self.0), self.0.begin());
         of.order(&Ask::Make { life, journal, last })?;
         let mut start = Vec::new();
         loop {
@@ -250,18 +263,15 @@ impl Place for Node {
         of.order(&Ask::Made { life })?;
         let id = random().map_err(|error| refused(&of.witness, &error))?;
         let held = ((journal, last), None);
-        Ok(Some(Box::new(AtNode { of, journal, last, id, held, counts: false })))
+        Ok(Some(Box::new(AtNode { of, life, journal, last, id, held, counts: false })))
     }
 
     fn dismiss(&self, state: &dyn Read, ends: &AtomicBool) -> Result<(), StoreError> {
         let of = &self.0;
         if let Said::Whole(id) = said(&of.witness)? {
             let voters = (of.voters.of)(state)?;
-            loop {
-                if of.done(&Ask::Forget { id }, VOTE).is_ok() {
-                    break;
-                }
-                let Some(why) = of.give_up(id, &voters)? else { break };
+            while let Err(no) = of.done(&Ask::Forget { id }, VOTE) {
+                let Some(why) = of.give_up(id, &no.why(), &voters)? else { break };
                 if of.waits.lock().replace(why.clone()).is_none() {
                     tracing::warn!("{why}");
                 }
@@ -325,6 +335,7 @@ impl Place for Node {
 /// A copy there.
 struct AtNode {
     of: Arc<Inner>,
+    life: Life,
     journal: u64,
     last: u64,
     id: u64,
@@ -335,7 +346,7 @@ struct AtNode {
 impl AtNode {
     /// The keeper may have started anew, or the answer be lost: what it has says what is to be done.
     fn commit_settled(&self, parts: &[Changes], number: u64) -> Result<(), String> {
-        let (life, until) = (self.of.life, Instant::now() + DEADLINE);
+        let (life, until) = (self.life, Instant::now() + DEADLINE);
         let left = || until.saturating_duration_since(Instant::now());
         let Some((last, before)) = parts.split_last() else { return Ok(()) };
         let said = before.iter().map(|part| Ask::Part { life, number, changes: part.clone() });
@@ -350,7 +361,7 @@ impl AtNode {
                 return Err(why);
             }
             thread::sleep(PAUSE.min(left()));
-            match self.of.look(left()) {
+            match self.of.look(life, left()) {
                 Ok((id, ((journal, last), _)))
                     if id == self.id && journal == self.journal && (number - 1..=number).contains(&last) => {}
                 Ok(_) => return Err(why),
@@ -403,7 +414,7 @@ impl Copied for AtNode {
         *self.of.counts.lock() = true;
         self.of.confirmed.end();
         let sent = boot_time();
-        self.of.order(&Ask::Count { life: self.of.life, id: self.id })?;
+        self.of.order(&Ask::Count { life: self.life, id: self.id })?;
         self.counts = true;
         self.confirm(sent);
         Ok(())
@@ -413,7 +424,7 @@ impl Copied for AtNode {
         let until = Instant::now() + DEADLINE;
         loop {
             let sent = boot_time();
-            let outcome = self.of.order(&Ask::Beat { life: self.of.life });
+            let outcome = self.of.order(&Ask::Beat { life: self.life });
             if outcome.is_ok() {
                 self.confirm(sent);
                 return Ok(());
@@ -423,7 +434,7 @@ impl Copied for AtNode {
             }
             thread::sleep(PAUSE);
             // One that has started anew is told whom to listen to.
-            match self.of.look(until.saturating_duration_since(Instant::now())) {
+            match self.of.look(self.life, until.saturating_duration_since(Instant::now())) {
                 Ok((id, ((journal, last), _)))
                     if id == self.id && journal == self.journal && last == self.last => {}
                 Ok(_) => return outcome,

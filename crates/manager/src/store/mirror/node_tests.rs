@@ -7,8 +7,8 @@ use base::NodeId;
 use wire::frame;
 
 use super::{
-    super::{Read, RedbStore},
-    message::{Answer, Ask},
+    super::{Look, Read, RedbStore},
+    message::{Answer, Ask, Life},
     node::LEASE,
     tests::{Map, all, commit, put},
     *,
@@ -24,16 +24,56 @@ struct Others {
     servers: Vec<Mutex<(bool, Ballots)>>,
     /// Sees each commit that is sent to the keeper.
     sees: Mutex<Option<Sees>>,
+    /// The keeper is killed there.
+    dies: Mutex<Option<Dies>>,
 }
 
 type Sees = Box<dyn Fn() + Send>;
+
+/// At which message a keeper dies.
+struct Dies {
+    at: Box<dyn FnMut(&Ask) -> bool + Send>,
+    /// It has done what it was asked, and not said so.
+    done: bool,
+    /// Sees its files then.
+    sees: Box<dyn Fn(&Path) + Send>,
+}
+
+impl Others {
+    /// It ends without a word, and another process begins with the files as they are.
+    fn kill(&self, keeper: &mut Option<Keeper>, sees: &dyn Fn(&Path)) {
+        let (files, former) = (self.copy.with_extension("files"), self.copy.with_extension("former"));
+        fs::create_dir(&files).unwrap();
+        for entry in fs::read_dir(&self.copy).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), files.join(entry.file_name())).unwrap();
+        }
+        fs::rename(&self.copy, &former).unwrap();
+        fs::rename(&files, &self.copy).unwrap();
+        // What an end in good order writes goes elsewhere.
+        *keeper = None;
+        fs::remove_dir_all(&former).unwrap();
+        sees(&self.copy);
+        *keeper = Some(Keeper::new(&self.copy));
+    }
+}
 
 struct To(Arc<Others>);
 
 impl Way for To {
     fn keeper(&self, body: Vec<u8>, patience: Duration) -> Result<Vec<u8>, String> {
-        if let (Ok(Ask::Commit { .. }), Some(sees)) = (frame::decode(&body), &*self.0.sees.lock()) {
+        let ask = frame::decode(&body).unwrap();
+        if let (Ask::Commit { .. }, Some(sees)) = (&ask, &*self.0.sees.lock()) {
             sees();
+        }
+        let dies = self.0.dies.lock().take_if(|dies| (dies.at)(&ask));
+        if let Some(dies) = dies {
+            let mut keeper = self.0.keeper.lock();
+            if dies.done {
+                keeper.as_ref().unwrap().answer(&body);
+            }
+            self.0.kill(&mut keeper, &*dies.sees);
+            return Err("the connection has ended".into());
         }
         let heard = self.0.keeper.lock().as_ref().map(|keeper| keeper.answer(&body));
         if let Some(answer) = heard.filter(|_| !self.0.mute.load(SeqCst)) {
@@ -83,6 +123,7 @@ impl Cluster {
             keeper: Mutex::new(Some(Keeper::new(&copy))),
             mute: AtomicBool::new(false),
             sees: Mutex::default(),
+            dies: Mutex::default(),
             copy,
             servers: (0..3).map(server).collect(),
         };
@@ -116,7 +157,7 @@ impl Cluster {
     }
 }
 
-fn wait_for(what: &str, holds: impl Fn() -> bool) {
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < until, "{what}");
@@ -309,22 +350,23 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
         let keeper = cluster.others.keeper.lock();
         frame::decode(&keeper.as_ref().unwrap().answer(&frame::encode(ask))).unwrap()
     };
+    let seven = Life::new(7, 0);
     let refused = |answer: Answer| assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
     for stray in [
-        Ask::Commit { life: 0, number: 6, changes: put(6) },
-        Ask::Commit { life: 7, number: 6, changes: put(6) },
-        Ask::Records { life: 7, last: 0, records: Vec::new() },
-        Ask::Made { life: 7 },
-        Ask::Count { life: 7, id: 9 },
-        Ask::Beat { life: 7 },
+        Ask::Commit { life: Life::new(0, 0), number: 6, changes: put(6) },
+        Ask::Commit { life: seven, number: 6, changes: put(6) },
+        Ask::Records { life: seven, last: 0, records: Vec::new() },
+        Ask::Made { life: seven },
+        Ask::Count { life: seven, id: 9 },
+        Ask::Beat { life: seven },
         Ask::Forget { id: 9 },
         Ask::Vote { id: 9, promoted: true },
     ] {
         refused(ask(&stray));
     }
     let samples: Vec<Vec<u8>> = [
-        Ask::Commit { life: 7, number: 6, changes: put(6) },
-        Ask::Records { life: 7, last: 0, records: vec![(vec![1], vec![2])] },
+        Ask::Commit { life: seven, number: 6, changes: put(6) },
+        Ask::Records { life: seven, last: 0, records: vec![(vec![1], vec![2])] },
     ]
     .iter()
     .map(frame::encode)
@@ -336,38 +378,180 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
     });
     commit(&store, &mut model, 5..10);
     // What another life holds is taken over; the one before hears so, and gives the copy up by the keeper, which forgets it.
-    let Answer::Held { last, .. } = ask(&Ask::Look { life: 7 }) else { panic!("no copy") };
+    let Answer::Held { last, .. } = ask(&Ask::Look { life: seven }) else { panic!("no copy") };
     assert_eq!(last, JournaledStore::position(&store.store).1);
-    refused(ask(&Ask::Commit { life: 7, number: last + 2, changes: put(6) }));
+    refused(ask(&Ask::Commit { life: seven, number: last + 2, changes: put(6) }));
     drop(first);
     let error = cluster.promote().map(|promoted| assert!(promoted == model));
     assert!(error.is_ok(), "{error:?}");
 }
 
-/// A call may be carried out twice, and once of it late: after others that changed the same.
+fn change_servers(store: &MirroredStore, model: &mut Map, ids: &[u8]) {
+    let changes = Changes::from([(KEY.to_vec(), Some(ids.to_vec()))]);
+    store.commit(&changes).unwrap();
+    super::super::memory::apply(model, changes);
+}
+
+/// A copy is given up, and made anew, when the servers become these and then those.
+const TURNS: [&[u8]; 2] = [&[0], &[0, 1, 2]];
+
+/// At each message by which a copy is made: before it is carried out, and before it is answered.
 #[test]
-fn what_comes_twice_and_late_gets_into_no_other_commit_and_into_no_other_copy() {
-    let room = tempfile::tempdir().unwrap();
-    let keeper = Keeper::new(room.path());
-    let ask = |ask: Ask| -> Answer { frame::decode(&keeper.answer(&frame::encode(&ask))).unwrap() };
-    let life = 1;
-    let value = |value: u8| Changes::from([(vec![9], Some(vec![value]))]);
-    let part = || Ask::Part { life, number: 5, changes: value(1) };
-    assert_eq!(ask(Ask::Make { life, journal: 3, last: 4 }), Answer::Done);
-    let stale = ask(Ask::Records { life, last: 2, records: vec![(vec![8], vec![0])] });
-    assert!(matches!(stale, Answer::Refused { .. }), "{stale:?}");
-    let asks = [
-        Ask::Records { life, last: 4, records: vec![(vec![7], vec![0])] },
-        Ask::Made { life },
-        part(),
-        part(),
-        Ask::Commit { life, number: 5, changes: Changes::new() },
-        Ask::Commit { life, number: 6, changes: value(2) },
-        part(),
-        Ask::Commit { life, number: 7, changes: Changes::from([(vec![6], Some(vec![0]))]) },
+fn a_keeper_that_is_killed_while_a_copy_is_made_has_none_that_counts_before_it_is_whole() {
+    let (cluster, mut model) = (Cluster::new(), Map::new());
+    // A copy takes several messages.
+    let own = JournaledStore::open(&cluster.own.join("store.redb"), 1 << 20).unwrap();
+    for n in 0..3u8 {
+        let large = Changes::from([(vec![n], Some(vec![n; 700_000]))]);
+        own.commit(&large).unwrap();
+        super::super::memory::apply(&mut model, large);
+    }
+    drop(own);
+    let store = cluster.open().unwrap();
+    let mut n = 0;
+    let mut next = |model: &mut Map, acknowledged: &AtomicU64| {
+        commit(&store, model, n..n + 1);
+        n += 1;
+        acknowledged.store(store.store.position().1, SeqCst);
+    };
+    let mut ids = TURNS.into_iter().cycle();
+    type Is = fn(&Ask, u32) -> bool;
+    let is: [(&str, Is); 7] = [
+        ("Make", |ask, _| matches!(ask, Ask::Make { .. })),
+        ("the first Records", |ask, _| matches!(ask, Ask::Records { .. })),
+        ("the second Records", |ask, seen| matches!(ask, Ask::Records { .. }) && seen == 1),
+        ("Made", |ask, _| matches!(ask, Ask::Made { .. })),
+        ("Commit", |ask, _| matches!(ask, Ask::Commit { .. })),
+        ("Count", |ask, _| matches!(ask, Ask::Count { .. })),
+        ("Beat", |ask, _| matches!(ask, Ask::Beat { .. })),
     ];
-    asks.into_iter().for_each(|one| assert_eq!(ask(one), Answer::Done));
-    drop(keeper);
-    let copy = all(&JournaledStore::open(&room.path().join("store.redb"), 1 << 20).unwrap());
-    assert_eq!(copy, Map::from([(vec![6], vec![0]), (vec![7], vec![0]), (vec![9], vec![2])]));
+    for (what, is) in is {
+        for done in [false, true] {
+            whole(&store);
+            let acknowledged = Arc::new(AtomicU64::new(store.store.position().1));
+            let found = Arc::new(Mutex::new(None));
+            let (note, known) = (found.clone(), acknowledged.clone());
+            let mut records = 0;
+            let at = move |ask: &Ask| {
+                let dies = is(ask, records);
+                records += u32::from(matches!(ask, Ask::Records { .. }));
+                dies
+            };
+            let sees = move |copy: &Path| {
+                let counts = super::witness::number_of(copy).is_some();
+                let has =
+                    Look::open(&copy.join("store.redb"), 1 << 20).map(|look| (look.last, look.problems));
+                *note.lock() = Some((counts, known.load(SeqCst), has.ok()));
+            };
+            *cluster.others.dies.lock() = Some(Dies { at: Box::new(at), done, sees: Box::new(sees) });
+            // The copy is given up, and made anew.
+            change_servers(&store, &mut model, ids.next().unwrap());
+            wait_for(what, || {
+                if what != "Beat" {
+                    next(&mut model, &acknowledged);
+                }
+                found.lock().is_some()
+            });
+            let (counts, acknowledged, has) = found.lock().take().unwrap();
+            let may_count = matches!(what, "Commit" | "Beat") || what == "Count" && done;
+            assert!(may_count || !counts, "{what}, {done}");
+            if counts {
+                let (last, problems) = has.unwrap();
+                assert!(problems.is_empty() && last >= acknowledged, "{what}, {done}: {last} {problems:?}");
+            }
+        }
+    }
+    whole(&store);
+    drop(store);
+    assert!(cluster.promote().unwrap() == model);
+}
+
+/// All by which a copy was made comes once more, late: before each message by which the next one is made, and to that one.
+#[test]
+fn what_made_a_copy_that_was_given_up_makes_none_that_counts_when_it_comes_late() {
+    let (cluster, mut model) = (Cluster::new(), Map::new());
+    let store = cluster.open().unwrap();
+    whole(&store);
+    commit(&store, &mut model, 0..20);
+    let hear = |late: Vec<Ask>| {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (notes, others) = (heard.clone(), Arc::downgrade(&cluster.others));
+        let mut given_up = false;
+        let at = move |ask: &Ask| {
+            let Some(others) = others.upgrade() else { return false };
+            for late in &late {
+                let keeper = others.keeper.lock();
+                keeper.as_ref().unwrap().answer(&frame::encode(late));
+                let counts = super::witness::number_of(&others.copy);
+                let is_late = matches!(late, Ask::Count { id, .. } if counts == Some(*id));
+                assert!(!(given_up && is_late), "{late:?}");
+            }
+            given_up |= matches!(ask, Ask::Make { .. });
+            notes.lock().push(ask.clone());
+            false
+        };
+        let dies = Dies { at: Box::new(at), done: false, sees: Box::new(|_| {}) };
+        *cluster.others.dies.lock() = Some(dies);
+        heard
+    };
+    let is_count = |ask: &Ask| matches!(ask, Ask::Count { .. });
+    let mut late = Vec::new();
+    // Each of these has the copy given up, and made anew.
+    for ids in TURNS.into_iter().chain(TURNS) {
+        let heard = hear(late);
+        change_servers(&store, &mut model, ids);
+        wait_for("another one is made", || heard.lock().iter().any(is_count) && store.remarks().is_empty());
+        // That one is the only one that was made, and counts still.
+        commit(&store, &mut model, 20..30);
+        let mut heard = std::mem::take(&mut *heard.lock());
+        let made = heard.iter().filter(|ask| matches!(ask, Ask::Make { .. })).count();
+        assert!(made == 1 && store.remarks().is_empty(), "{heard:?}");
+        heard.truncate(heard.iter().position(is_count).unwrap() + 1);
+        late = heard;
+    }
+    *cluster.others.dies.lock() = None;
+    drop(store);
+    assert!(cluster.promote().unwrap() == model);
+}
+
+/// The last server is gone, and the copy does not answer: there is nobody to ask.
+#[test]
+fn without_servers_a_copy_that_does_not_answer_is_waited_for() {
+    let (cluster, mut model) = (Cluster::new(), Map::new());
+    let store = Arc::new(cluster.open().unwrap());
+    whole(&store);
+    change_servers(&store, &mut model, &[]);
+    whole(&store);
+    cluster.keeper(false);
+    let commits = store.clone();
+    let waits = thread::spawn(move || commits.commit(&put(20)));
+    wait_for("it says for what it waits", || {
+        store.remarks().first().is_some_and(|remark| remark.text.contains("1 of 0 servers"))
+    });
+    cluster.keeper(true);
+    waits.join().unwrap().unwrap();
+    super::super::memory::apply(&mut model, put(20));
+    whole(&store);
+    drop(store);
+    assert!(cluster.promote().unwrap() == model);
+}
+
+/// Nothing was committed when the copy was missed.
+#[test]
+fn whoever_commits_while_a_copy_is_given_up_is_said_to_wait() {
+    let cluster = Cluster::new();
+    let store = Arc::new(cluster.open().unwrap());
+    whole(&store);
+    cluster.keeper(false);
+    cluster.servers([false; 3]);
+    wait_for("it is missed", || {
+        store.remarks().first().is_some_and(|remark| remark.text.contains("2 of 3 servers"))
+    });
+    let commits = store.clone();
+    let waits = thread::spawn(move || commits.commit(&put(20)));
+    wait_for("it waits", || store.waits_for().is_some_and(|(_, what)| what.contains("2 of 3 servers")));
+    assert!(store.describe().contains("that is waited for") && !waits.is_finished());
+    cluster.servers([true; 3]);
+    waits.join().unwrap().unwrap();
+    assert!(store.waits_for().is_none());
 }

@@ -22,7 +22,7 @@ impl Machine {
         [&own, &copy].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
         let table = own.join("store.redb");
         drop(RedbStore::create(&table, 1 << 20).unwrap());
-        let mirror = Mirror { dir: copy, witness: dir.path().join("mirror") };
+        let mirror = Mirror::new(&copy, &dir.path().join("mirror"));
         Machine { own, table, mirror, _dir: dir }
     }
 
@@ -163,6 +163,18 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
         drop(store);
         assert!(all(&JournaledStore::open(&tables[1], 1 << 20).unwrap()) == model);
     }
+}
+
+/// Two managers on one store: the second is told so, and is not sent to the copy, which is the first one's.
+#[test]
+fn a_store_that_another_process_has_open_is_in_use_whatever_its_copy_has() {
+    let place = Machine::new();
+    let store = place.open();
+    whole(&store);
+    let again = MirroredStore::open(&place.table, 1 << 20, Arc::new(place.mirror.clone()), None).map(drop);
+    assert!(matches!(again, Err(StoreError::InUse { .. })), "{again:?}");
+    drop(store);
+    assert!(place.open().remarks().is_empty());
 }
 
 #[test]

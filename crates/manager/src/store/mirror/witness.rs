@@ -5,23 +5,28 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use super::super::{
-    Look, StoreError,
-    files::{journal_path, mark_path, refused, write_durably},
+use super::{
+    super::{
+        Look, StoreError,
+        files::{journal_path, mark_path, refused, write_durably},
+    },
+    room::Room,
 };
 
 /// Memory for the pages of a copy.
 pub(super) const CACHE_BYTES: usize = 32 << 20;
 
 /// Where a copy is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Mirror {
     /// Its directory, on another disk; nothing else is there.
-    pub dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// The witness: a file that survives what the copy is for.
-    pub witness: PathBuf,
+    pub(super) witness: PathBuf,
+    pub(super) room: Arc<Room>,
 }
 
 /// What the witness says.
@@ -93,6 +98,11 @@ pub(super) fn take_files(table: &Path, dir: &Path) -> Result<(), StoreError> {
 }
 
 impl Mirror {
+    /// In this directory, of which that file is the witness.
+    pub fn new(dir: &Path, witness: &Path) -> Mirror {
+        Mirror { dir: dir.to_owned(), witness: witness.to_owned(), room: Arc::new(Room::of(dir)) }
+    }
+
     pub(super) fn table(&self) -> PathBuf {
         self.dir.join("store.redb")
     }
