@@ -121,8 +121,9 @@ impl Journal {
         self.last
     }
 
-    /// Appends `changes` durably. False, and nothing written: there is no room; the caller makes the table durable with
-    /// these changes under the number [`next`](Self::next), then calls [`restart`](Self::restart).
+    /// Appends `changes` durably. False, and nothing written: there is no room; the caller makes the table durable and calls
+    /// [`restart`](Self::restart), then tries again. What does not fit then either it puts into the table alone, under the number
+    /// [`next`](Self::next).
     pub fn append(&mut self, changes: &Changes) -> io::Result<bool> {
         let record = encode(self.id, self.next(), changes);
         let end = self.position + record.len() as u64;

@@ -300,16 +300,26 @@ impl Store for JournaledStore {
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
         let state = &mut *self.state();
         let begun = Instant::now();
-        let written = state.journal.append(changes).map_err(|error| StoreError::Engine {
-            action: "commit to the journal of the",
-            reason: error.to_string(),
-        })?;
+        let append = |journal: &mut Journal| {
+            journal.append(changes).map_err(|error| StoreError::Engine {
+                action: "commit to the journal of the",
+                reason: error.to_string(),
+            })
+        };
+        let mut written = append(&mut state.journal)?;
+        if !written {
+            // The table takes what there is; in the new round this one has a record as well: a copy of the store ([`super::mirror`]) may
+            // have to get it from there.
+            self.settle(state, state.journal.last(), true)?;
+            written = append(&mut state.journal)?;
+        }
         if written {
             self.acknowledge(state)?;
             statistics::committed(begun.elapsed());
         }
         state.recent.push(changes.clone());
         match (written, state.recent.len()) {
+            // It is larger than a journal.
             (false, _) => self.settle(state, state.journal.next(), true),
             (true, RECENT_MAX..) => self.settle(state, state.journal.last(), false),
             (true, _) => Ok(()),

@@ -165,6 +165,32 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
     }
 }
 
+#[test]
+fn a_commit_with_which_a_journals_round_begins_is_brought_to_the_other_as_any() {
+    let (place, mut model) = (Machine::new(), Map::new());
+    let store = place.open();
+    let large = |n: u8, bytes: usize| Changes::from([(vec![n], Some(vec![n; bytes]))]);
+    whole(&store);
+    store.commit(&large(1, 2 << 20)).unwrap();
+    super::super::memory::apply(&mut model, large(1, 2 << 20));
+    drop(store);
+    for (n, of) in [(2, place.mirror.table()), (3, place.table.clone())] {
+        let one = JournaledStore::open(&of, 1 << 20).unwrap();
+        let fills = large(n, 3 << 20);
+        for _ in 0..3 {
+            one.commit(&fills).unwrap();
+        }
+        drop(one);
+        let other = JournaledStore::open([&place.table, &place.mirror.table()][usize::from(n == 3)], 1 << 20);
+        let other = other.unwrap();
+        (0..2).for_each(|_| other.commit(&fills).unwrap());
+        super::super::memory::apply(&mut model, fills);
+        drop(other);
+        let store = place.open();
+        assert!(store.remarks().is_empty() && all(&store) == model, "{n}");
+    }
+}
+
 /// Two managers on one store: the second is told so, and is not sent to the copy, which is the first one's.
 #[test]
 fn a_store_that_another_process_has_open_is_in_use_whatever_its_copy_has() {
