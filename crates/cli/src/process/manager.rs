@@ -39,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const COPY_PAUSE: Duration = Duration::from_millis(300);
 /// How often those who ask for the authorities are told anew.
 const TELL: Duration = Duration::from_secs(1);
+/// How long one that follows may take to write what it has read, when it is told to stop.
+const END_MAX: Duration = Duration::from_secs(10);
 /// How long a manager may take to register itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two questions of a standby to the active one whether it is still one of the cluster's.
@@ -84,7 +86,11 @@ async fn open(
     }
     loop {
         if let Some(endpoint) = endpoint.filter(|_| follows && dir.managers.known().len() > 1) {
-            copy_if_none(dir, &place, endpoint).await?;
+            tokio::select! {
+                copied = copy_if_none(dir, &place, endpoint) => copied?,
+                // What there is of it is made anew.
+                () = ends(following) => bail!("told to stop before the table was copied"),
+            }
         }
         let (path, options) = (place.clone(), options.clone());
         let opening = tokio::task::spawn_blocking(move || Manager::open_with(&path, &options));
@@ -148,6 +154,13 @@ async fn copy(path: &Path, link: &Link) -> Result<()> {
 /// Resolves when another one leads, and is followed.
 async fn follows(own: &OwnManager, following: &Following) {
     while following.leader().is_none_or(|leader| leader.name == own.entry.name) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Resolves when this one is told to end.
+async fn ends(following: &Following) {
+    while !following.ends() {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -259,8 +272,17 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
         let mut ready = false;
         loop {
             tokio::select! {
-                // What it is at before it leads is left as after a crash.
-                () = stop.wait() => presence.end_process(Ok(())),
+                () = stop.wait() => {
+                    // One that follows writes what it has read into its table. What else it is at before it leads is left as after a
+                    // crash.
+                    following.end();
+                    if following.leader().is_some()
+                        && let Ok(Ok(leads)) = tokio::time::timeout(END_MAX, opening).await
+                    {
+                        leads.stop().await;
+                    }
+                    presence.end_process(Ok(()))
+                }
                 opened = &mut opening => match opened {
                     Err(error) if following.is_deposed() => {
                         tracing::warn!("{error:#}");

@@ -71,7 +71,8 @@ impl Look {
             let ahead = known.map_or(0, |acked| acked.number.saturating_sub(of.applied));
             if ahead > 0 {
                 let error = invalid(format!(
-                    "{ahead} records behind {} stand only in etcd: start the manager, and stop it in good order",
+                    "{ahead} records behind {} stand only in etcd: start the manager, and stop it in good order once it is not behind \
+                     (`ropewalk manager list`)",
                     of.applied
                 ));
                 look.problems.push(named(path, error));

@@ -11,7 +11,10 @@
 //! Whatever ends the process it names the last acknowledged commit; after a power cut it may name an earlier one.
 
 use std::{
+    fs::{File, OpenOptions},
     io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -81,6 +84,14 @@ pub fn read(medium: &dyn Medium) -> io::Result<Option<Acked>> {
         };
     }
     Ok(last)
+}
+
+/// The file of a mark. What it says stays until something else is written: one slot after the other, whatever ends that.
+pub fn place(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_len(BYTES)?;
+    Ok(file)
 }
 
 impl MarkFile {

@@ -1,6 +1,6 @@
 //! What a manager with its journal in etcd knows of its own standing: whether it leads or follows, whom, how far it has come, and
-//! since when etcd says nothing. Told by its store, read by whoever answers for it; and where it is told to make way. Nothing
-//! that must hold hangs on it.
+//! since when etcd says nothing. Told by its store, read by whoever answers for it; and where it is told to make way, and to end.
+//! Nothing that must hold hangs on it.
 
 use std::{
     sync::{
@@ -31,6 +31,7 @@ struct Shared {
     leader: Mutex<Option<ManagerEntry>>,
     silent: Mutex<Option<(Instant, String)>>,
     heir: Mutex<Option<String>>,
+    ends: AtomicBool,
 }
 
 impl Following {
@@ -60,6 +61,14 @@ impl Following {
     }
     pub(super) fn heir(&self) -> Option<String> {
         self.0.heir.lock().clone()
+    }
+    /// It is to end: it waits for nothing any more. One that follows writes what it has read into its table; opening it fails then.
+    pub fn end(&self) {
+        self.0.ends.store(true, Relaxed);
+    }
+    /// Whether it is.
+    pub fn ends(&self) -> bool {
+        self.0.ends.load(Relaxed)
     }
     /// How long after etcd last heard of it a manager leads that wins now: whole seconds.
     pub(super) fn lease(&self) -> Duration {

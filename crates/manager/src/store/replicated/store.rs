@@ -11,7 +11,6 @@ use std::{
     fs::{self, File},
     io,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -22,7 +21,6 @@ use super::{
     super::{
         Changes, Confirmed, Marked, Read, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
         files::{invalid, journal_path, mark_path, random, refused, write_durably},
-        journaled::anew,
         look,
         mark::{self, Acked, MarkFile},
         recent::Recent,
@@ -90,8 +88,6 @@ pub struct ReplicatedStore {
     following: Following,
     /// The record behind which a table that is being copied goes on, and when it was heard of last.
     held: Mutex<Option<(u64, Instant)>>,
-    /// Nobody waits for etcd any more.
-    ending: AtomicBool,
 }
 
 struct State {
@@ -153,7 +149,7 @@ fn run(
     (etcd, following): (&Etcd, &Following),
     holder: &mut Holder,
     mut ask: Ask,
-    patience: &Patience<'_>,
+    patience: &Patience,
     mut found: impl FnMut(Vec<Entry>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let begin = Instant::now();
@@ -201,7 +197,7 @@ fn run(
                 (format!("another manager leads: {leads}"), over)
             }
         };
-        if over || patience.ending.load(Ordering::Relaxed) {
+        if over || following.ends() {
             return Err(failed("reach the journal of the", why));
         }
         std::thread::sleep(PAUSE);
@@ -210,11 +206,10 @@ fn run(
 }
 
 /// How long is waited.
-struct Patience<'a> {
+struct Patience {
     silence: Duration,
     /// For a manager that leads; none: as long as it does.
     led: Option<Duration>,
-    ending: &'a AtomicBool,
 }
 
 impl ReplicatedStore {
@@ -284,20 +279,15 @@ impl ReplicatedStore {
             new: acked.is_none(),
         };
         let mut holder = Holder::new(origin, member, life);
-        let ending = AtomicBool::new(false);
 
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
         let patience = match *standby {
-            true => Patience { silence: SILENCE_MAX, led: None, ending: &ending },
-            false => Patience {
-                silence: SILENCE_MAX_OPENING,
-                led: Some(following.lease() * LEASES_LED_MAX),
-                ending: &ending,
-            },
+            true => Patience { silence: SILENCE_MAX, led: None },
+            false => Patience { silence: SILENCE_MAX_OPENING, led: Some(following.lease() * LEASES_LED_MAX) },
         };
         let mut bytes_read = 0;
         let ask = holder.open();
-        run((&etcd, following), &mut holder, ask, &patience, |entries| {
+        let followed = run((&etcd, following), &mut holder, ask, &patience, |entries| {
             let read = !entries.is_empty();
             for Entry { number, bytes, .. } in entries {
                 let whole = assembly.push(of.journal, number, &bytes);
@@ -319,9 +309,16 @@ impl ReplicatedStore {
                 standing.heed(&*recent.above(table.snapshot()?));
             }
             Ok(())
-        })?;
+        });
+        if let Err(error) = followed {
+            if following.ends() {
+                // As one that leads does when it ends in good order: its table has all that it has read.
+                table.commit_marked(&recent.merged(), last, true)?;
+            }
+            return Err(error);
+        }
         let acked = Acked { journal: of.journal, number: last.applied, crc: last.etcd.unwrap_or_default() };
-        let mark = anew(&mark, mark::BYTES)
+        let mark = mark::place(&mark)
             .and_then(|file| MarkFile::create(Box::new(file), acked))
             .map_err(refused_mark)?;
         // What is there already are rounds as well: each that ends here removes a part of it, whoever has put it. Else nothing would be
@@ -338,7 +335,6 @@ impl ReplicatedStore {
             state: Mutex::new(state),
             following: following.clone(),
             held: Mutex::default(),
-            ending,
         };
         // The claim: whoever finds it knows that this manager serves since.
         store.commit(&Changes::new())?;
@@ -391,7 +387,7 @@ impl ReplicatedStore {
         }
         let ask = begin(&mut state.holder);
         let led = Some(self.following.lease() * LEASES_LED_MAX);
-        let patience = Patience { silence: SILENCE_MAX, led, ending: &self.ending };
+        let patience = Patience { silence: SILENCE_MAX, led };
         let outcome = run((&self.etcd, &self.following), &mut state.holder, ask, &patience, |_| Ok(()));
         outcome.inspect_err(|error| {
             state.failed = Some(error.clone());
@@ -494,7 +490,7 @@ impl Store for ReplicatedStore {
     }
 
     fn end_waits(&self) {
-        self.ending.store(true, Ordering::Relaxed);
+        self.following.end();
     }
 
     fn damage(&self) -> Vec<u64> {

@@ -11,10 +11,12 @@ use etcd_client::{Client, GetOptions};
 
 use super::{
     super::{
-        Changes, JournaledStore, Look, Read, RedbStore, Store, StoreError, journal_path, mark_path, memory,
+        Changes, JournaledStore, Look, Read, RedbStore, Store, StoreError, journal_path,
+        mark::{self, Acked, MarkFile},
+        mark_path, memory,
         redb::Mark,
     },
-    Place, ReplicatedStore, Standing,
+    Following, Place, ReplicatedStore, Standing,
     member::Member,
     migrate::{Step, into_etcd, into_file, to_etcd, to_file},
     part::PART_BYTES,
@@ -529,4 +531,51 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
         commit(&standby, &mut model, 500..510);
         assert!(all(&standby) == model);
     });
+}
+
+/// What it has read is in its memory only, and the mark beside its table names more than that has.
+#[test]
+fn one_that_follows_and_ends_in_good_order_has_what_it_has_read_in_its_table() {
+    let etcd = Member::start(&[]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..4);
+    let other = etcd.dir.path().join("other.redb");
+    crashed(&path, &other, false);
+    let look = |path: &Path| Look::open(path, 1 << 20).unwrap();
+    assert!(look(&other).problems[0].contains("stand only in etcd"), "{:?}", look(&other).problems);
+    let following = Following::default();
+    let standing = Standing { standby: true, following: following.clone(), ..Standing::default() };
+    std::thread::scope(|scope| {
+        let standby = scope.spawn(|| ReplicatedStore::open_as(&other, 1 << 20, &place, &standing).map(drop));
+        // The last one is of several records, one of which is read alone.
+        commit(&store, &mut model, 4..8);
+        let last = *etcd.records("rope").last().unwrap();
+        wait_for("it has read all", || following.last() == last);
+        following.end();
+        let error = standby.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("another manager leads"), "{error}");
+    });
+    assert_eq!(look(&other).problems, [""; 0]);
+    assert!(all_of(&*look(&other).snapshot().unwrap()) == model);
+    // It goes on from there.
+    commit(&store, &mut model, 8..12);
+    drop(store);
+    assert!(all(&open(&other, &place).unwrap()) == model);
+}
+
+/// A disk that gets full in the middle, or a crash: whatever the mark is written over by, it says what it said or what is new.
+#[test]
+fn a_mark_that_is_made_anew_is_never_without_what_it_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.mark");
+    let acked = |number| Acked { journal: 7, number, crc: 3 };
+    let make = |number| MarkFile::create(Box::new(mark::place(&path).unwrap()), acked(number)).map(drop);
+    make(4).unwrap();
+    // The file is there for the new one, and nothing is written yet.
+    let file = mark::place(&path).unwrap();
+    assert_eq!(mark::read(&file).unwrap(), Some(acked(4)));
+    make(9).unwrap();
+    assert_eq!(mark::read(&file).unwrap(), Some(acked(9)));
 }
