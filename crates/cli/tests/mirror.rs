@@ -9,7 +9,7 @@ mod maker;
 #[path = "common/small_disk.rs"]
 mod small_disk;
 
-use std::{fs, net::TcpListener, sync::atomic::Ordering::SeqCst};
+use std::{fs, net::TcpListener, sync::atomic::Ordering::SeqCst, thread};
 
 use common::{Cluster, ok, refused, ropewalk, until};
 use maker::{check, make};
@@ -163,7 +163,18 @@ fn the_copy_on_another_machine_has_all_when_the_managers_is_gone() {
         cluster.kill(|process| process == "n1");
         cluster.start_server("n1");
         cluster.signal("n2", Signal::STOP);
-        println!("{}", ok(&promote));
+        // The keeper does not come back in the middle.
+        let promoting = thread::spawn({
+            let kept = kept.to_owned();
+            move || ok(&["manager", "promote", "--dir", &kept, "--from-mirror"])
+        });
+        let begun = || other.processes().iter().any(|(process, _)| process == "manager");
+        until("it is being promoted", || begun() || promoting.is_finished());
+        other.signal("manager", Signal::STOP);
+        let error = refused(&["serve", "--dir", kept, "--name", "manager"]);
+        assert!(error.contains("runs already"), "{error}");
+        other.signal("manager", Signal::CONT);
+        println!("{}", promoting.join().unwrap());
         cluster.signal("n2", Signal::CONT);
         ok(&["up", "--detach", "--dir", kept]);
         goes_on("files are made with the copy");

@@ -17,7 +17,8 @@ use crate::{
     args::ManagerMirror,
     cluster_dir::{ClusterDir, host::host_name},
     link::COMMAND,
-    output, process,
+    output,
+    process::{self, presence::Presence},
 };
 
 /// Where a copy is to be.
@@ -145,6 +146,9 @@ fn promote_kept(dir: &ClusterDir) -> Result<()> {
         bail!("this machine keeps no copy for another one; a copy on a disk is named: --from-mirror DIR");
     }
     let (store, copy) = (own_stopped(dir)?, dir.kept_copy());
+    // Who keeps the copy does not begin meanwhile: it would take what the manager commits, and say that nobody has promoted it.
+    let own = dir.file.own_managers();
+    let _held = own.iter().map(|own| Presence::claim(dir, &own.local)).collect::<Result<Vec<_>>>()?;
     let runtime = process::endpoint::runtime()?;
     let way = runtime.block_on(way(dir, Vec::new()))?;
     let last = store::promote_kept(&copy, &store, manager::VOTERS, &way)?;

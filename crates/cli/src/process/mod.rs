@@ -19,7 +19,7 @@ pub mod mounts;
 mod node;
 mod pdisks;
 pub mod pid_file;
-mod presence;
+pub mod presence;
 mod resolver;
 mod secrets;
 pub mod serve;
