@@ -28,7 +28,8 @@ pub struct ClusterMap {
     pub pools: Vec<PoolEntry>,
     /// The file systems, by rising id.
     pub filesystems: Vec<FsEntry>,
-    /// Client sessions that may change anything, by rising number. Who is not here is fenced.
+    /// Client sessions that may change anything, by rising number. Who is not here is fenced. A client's copy has none of others:
+    /// its own when its session begins, later none.
     pub clients: Vec<ClientEntry>,
     /// Members whose certificates are worth nothing any more, by rising number.
     pub revoked: Vec<MemberId>,

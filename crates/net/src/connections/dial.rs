@@ -61,7 +61,8 @@ pub(crate) struct Dialed {
     pub accepted: Accepted,
 }
 
-/// The time for an attempt; `again`: on a rail that was left.
+/// The time until a socket is connected; `again`: on a rail that was left. A handshake that has begun has `connect_timeout` from the
+/// attempt's begin.
 pub(crate) fn limit(group: &Group, again: bool) -> Duration {
     let limit = group.core.config.connect_timeout;
     if again { limit.min(RETRY_TIMEOUT) } else { limit }

@@ -24,6 +24,7 @@ pub struct Adoption {
     table: Mutex<Table>,
     /// The batch is full, or somebody waits.
     wanted: Notify,
+    /// See [`Self::some`].
     some: Arc<Notify>,
     /// Entries went.
     room: Notify,
