@@ -267,6 +267,7 @@ impl Core {
                 room
             };
             core.return_room(&inode, room);
+            core.blocks.forget_inode(core.session.fs.id, inode.ino);
             drop(hold);
             let unused = || (inode.lock().token.users() == 0).then_some(());
             if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {

@@ -179,6 +179,15 @@ impl Adoption {
         self.table.lock().abandoned.remove(&stripe);
     }
 
+    /// The inode is gone, and its strips with it: nothing of it will be written again.
+    pub fn forget_abandoned(&self, fs: FsId, inode: InodeNo) {
+        let mut table = self.table.lock();
+        let of_inode: Vec<_> = table.abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect();
+        for stripe in of_inode {
+            table.abandoned.remove(&stripe);
+        }
+    }
+
     /// Has what waits adopted soon: room on the pdisks comes back with it.
     pub fn adopt_soon(&self) {
         self.wanted.notify_one();
