@@ -4,6 +4,7 @@
 mod fenced;
 mod left;
 mod no_answer;
+mod stale;
 
 use std::{sync::Arc, time::Duration};
 
