@@ -183,3 +183,18 @@ async fn a_hole_whose_waiter_has_gone_is_punched_before_the_file_is_given_up() {
     until(given_up, || manager.told().contains(&given_up)).await;
     assert_eq!(manager.told(), ["what is written", given_up]);
 }
+
+/// A mount that is bound to a subtree holds a part of a file, which is then moved out of that with the directory it is in; then the
+/// others go.
+#[tokio::test]
+async fn a_file_out_of_reach_keeps_nobody_from_hearing_what_the_manager_wants() {
+    let part = Blocks::of(Span { first: 0, end: 1 }, Use::Read);
+    let manager = Manager::new(Token { blocks: part, ..Token::new(INO, TokenMode::Part, SERIAL) });
+    let client = manager.mount().await;
+    let handle = client.open(INO, OpenFlags { write: false, ..RW }).await.unwrap();
+    manager.out_of_reach.store(true, SeqCst);
+    until("it listens", || manager.waited.load(SeqCst) == 1).await;
+    manager.recall(Recall::Whole(Grant(3)));
+    until("it listens again", || manager.waited.load(SeqCst) == 2).await;
+    assert_eq!(client.read(handle, 0, 100).await.map(drop), Err(Errno(libc::EACCES)));
+}
