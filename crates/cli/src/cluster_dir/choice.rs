@@ -104,7 +104,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let (own, pid) = (Path::new("/proc/self"), std::process::id());
-        let held = pid_file::claim_pid_file(&dir.join("run/n1.pid"), pid_file::HELD_PATIENCE).unwrap();
+        let held = pid_file::claim_pid_file(&dir.join("run/n1.pid"), pid_file::HELD_PATIENCE, || ()).unwrap();
         let found = || clusters_here().unwrap().contains(&dir);
         assert!(!found(), "no cluster.toml");
         fs::write(dir.join("cluster.toml"), "").unwrap();

@@ -25,8 +25,9 @@ pub fn make_parent(file: &Path) -> Result<()> {
 pub const HELD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Writes this process's pid file and holds it, locked, as long as the returned file is open: that is seen in every
-/// namespace. `None`: another process holds it, which need not be one that is seen from here.
-pub fn claim_pid_file(path: &Path, patience: Duration) -> Result<Option<fs::File>> {
+/// namespace. `None`: another process holds it, which need not be one that is seen from here. `first` is done when nobody else holds
+/// it, and before this one is seen.
+pub fn claim_pid_file(path: &Path, patience: Duration, first: impl Fn()) -> Result<Option<fs::File>> {
     make_parent(path)?;
     let what = || format!("write {}", path.display());
     let end = Instant::now() + patience;
@@ -38,6 +39,7 @@ pub fn claim_pid_file(path: &Path, patience: Duration) -> Result<Option<fs::File
                 // The one before may have taken it away just now.
                 let own = file.metadata().with_context(what)?.ino();
                 if fs::metadata(path).is_ok_and(|there| there.ino() == own) {
+                    first();
                     file.set_len(0).with_context(what)?;
                     file.write_all(pid_lines().as_bytes()).with_context(what)?;
                     return Ok(Some(file));
@@ -87,16 +89,17 @@ mod tests {
     fn a_pid_file_of_a_reused_id_names_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pid");
-        let held = claim_pid_file(&path, Duration::ZERO).unwrap().unwrap();
+        let unseen = || assert_eq!(live_pid(&path), None, "what is done first is done before it is seen");
+        let held = claim_pid_file(&path, Duration::ZERO, unseen).unwrap().unwrap();
         assert_eq!(live_pid(&path), Some(std::process::id()));
         let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
         fs::write(&path, elsewhere).unwrap();
         assert_eq!(live_pid(&path), None, "its number is somebody else's here");
         // It lives all the same, and holds the file.
-        assert!(claim_pid_file(&path, Duration::ZERO).unwrap().is_none());
+        assert!(claim_pid_file(&path, Duration::ZERO, || panic!("it is held")).unwrap().is_none());
         drop(held);
         // A child that another test begins just now has the file open until it runs its own program.
-        assert!(claim_pid_file(&path, HELD_PATIENCE).unwrap().is_some());
+        assert!(claim_pid_file(&path, HELD_PATIENCE, || ()).unwrap().is_some());
         fs::write(&path, format!("{}\n1\n", std::process::id())).unwrap();
         assert_eq!(live_pid(&path), None);
     }

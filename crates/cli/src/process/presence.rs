@@ -26,12 +26,13 @@ impl Presence {
         if let Some(pid) = pid_file::live_pid(&pid_file) {
             bail!("{name} runs already (process {pid})");
         }
-        let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE)? else {
+        let ready = dir.ready_file(name);
+        // Who sees that this one lives takes that file for its own: of one that was killed it may be there still.
+        let unready = || drop(fs::remove_file(&ready));
+        let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE, unready)? else {
             bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
         };
-        let presence = Presence { pid: pid_file, ready: dir.ready_file(name), _held: held };
-        let _ = fs::remove_file(&presence.ready);
-        Ok(presence)
+        Ok(Presence { pid: pid_file, ready, _held: held })
     }
 
     /// Ends the process that is told to stop while a thread of it is at a step of its start: that cannot be ended and would be
