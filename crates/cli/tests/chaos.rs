@@ -10,8 +10,6 @@
 
 mod common;
 
-#[path = "chaos/apart.rs"]
-mod apart;
 #[path = "chaos/cells.rs"]
 mod cells;
 #[path = "chaos/checker.rs"]
@@ -37,6 +35,8 @@ mod plan;
 mod planted;
 #[path = "chaos/proxy.rs"]
 mod proxy;
+#[path = "chaos/reaper.rs"]
+mod reaper;
 #[path = "chaos/run.rs"]
 mod run;
 #[path = "chaos/summary.rs"]
@@ -52,9 +52,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use apart::{Ports, Reaper};
 use parking_lot::Mutex;
 use plan::Kind;
+use reaper::Reaper;
 use run::{Campaign, Outcome, Runner};
 use summary::Summary;
 use usage::{load, most};
@@ -81,10 +81,10 @@ fn campaign() {
     let runs = number("ROPEWALK_CHAOS_SHRINK").unwrap_or(if long.is_some() { 6 } else { 0 });
     let end = number("ROPEWALK_CHAOS_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     println!("ROPEWALK_CHAOS_SEED={seed}, rounds {first}..{}", first + rounds);
-    let runner = Runner { ports: Ports::take(), reaper: Arc::new(Reaper::start()), plant };
+    let runner = Runner { reaper: Arc::new(Reaper::start()), plant };
     let summary = Arc::new(Mutex::new(Summary::new(seed)));
     let (at_last, reaper) = (summary.clone(), runner.reaper.clone());
-    apart::on_interrupt(move || {
+    reaper::on_interrupt(move || {
         reaper.begin();
         at_last.lock().text()
     });

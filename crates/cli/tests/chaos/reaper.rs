@@ -1,9 +1,7 @@
-//! What keeps runners that work side by side apart, and what cleans up after one that is interrupted: nothing of it is left
-//! then, no process, no mount, no namespace, no directory.
+//! What cleans up after a runner that is interrupted: nothing of it is left then, no process, no mount, no namespace, no directory.
 
 use std::{
     io::Write,
-    net::TcpListener,
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
@@ -12,35 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{interrupt, plan::SERVERS};
-
-/// Ports for runners: below those of clusters that choose theirs themselves, one of which could take the port of a server
-/// that is down.
-const PORTS: std::ops::Range<u16> = 9_000..10_000;
-/// Ports of one runner: the manager's, the servers', and last one that is held for as long as it runs.
-const EACH: u16 = SERVERS as u16 + 2;
-
-/// The ports of one runner.
-pub struct Ports {
-    pub first: u16,
-    _held: TcpListener,
-}
-
-impl Ports {
-    pub fn take() -> Ports {
-        let places = (PORTS.end - PORTS.start) / EACH;
-        let begin = std::process::id() as u16 % places;
-        let place = |n: u16| {
-            let first = PORTS.start + (begin + n) % places * EACH;
-            let bound = |port| TcpListener::bind(("127.0.0.1", port)).ok();
-            let held = bound(first + EACH - 1)?;
-            (first..first + EACH - 1)
-                .all(|port| bound(port).is_some())
-                .then_some(Ports { first, _held: held })
-        };
-        (0..places).find_map(place).expect("ports that nobody uses")
-    }
-}
+use super::interrupt;
 
 /// A process that outlives this one, however this one ends, and then ends and removes what is left in its directories.
 pub struct Reaper(Mutex<Child>);

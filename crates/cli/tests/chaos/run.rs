@@ -11,7 +11,6 @@ use std::{
 };
 
 use super::{
-    apart::{Ports, Reaper},
     checker::{Class, Violation, violation},
     clock::Clocks,
     faults::{ENGINE, UNFLUSHED, Victim},
@@ -20,6 +19,7 @@ use super::{
     mend::{Mend, Place, places, states},
     plan::{Fault, Kind, LEASE, MOUNTS, Process, Round, SERVERS, Shape},
     proxy::Proxy,
+    reaper::Reaper,
     usage::{Usages, load},
     why::{umount, why},
 };
@@ -32,7 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What all clusters of one run share.
 pub struct Runner {
-    pub ports: Ports,
     pub reaper: std::sync::Arc<Reaper>,
     /// Faults of this kind are called violations, to see that they are found and shrunk.
     pub plant: Option<Kind>,
@@ -117,9 +116,7 @@ impl Campaign {
             "256k",
         ];
         let base = small.as_ref().map_or(base, |small| small.0.path().to_path_buf());
-        let port = runner.ports.first.to_string();
-        let ports = ["--port", port.as_str()];
-        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), &ports].concat());
+        let cluster = Cluster::prepare_in(&base, &options);
         let more = tempfile::Builder::new().prefix("ropewalk-chaos-").tempdir().unwrap();
         let dir = cluster.dir();
         [dir.parent().unwrap(), more.path()].iter().for_each(|dir| runner.reaper.watch(dir));

@@ -13,6 +13,10 @@ use std::{
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
+pub mod ports;
+
+use ports::Ports;
+
 /// The program under test.
 pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
@@ -56,6 +60,8 @@ pub fn over_etcd() -> bool {
 pub struct Cluster {
     root: TempDir,
     options: Vec<String>,
+    /// Of its manager and servers.
+    ports: Ports,
     /// Environment of everything that is started.
     env: Mutex<Vec<(String, String)>>,
     /// Servers started by [`Cluster::start_server`], to be reaped.
@@ -95,7 +101,7 @@ impl Cluster {
         if over_etcd() {
             options.extend(["--managers", "3", "--store", "etcd"].map(str::to_owned));
         }
-        Cluster { root, options, env: Mutex::default(), children: Mutex::default() }
+        Cluster { root, options, ports: Ports::take(), env: Mutex::default(), children: Mutex::default() }
     }
 
     /// `ropewalk up --detach` (again).
@@ -104,6 +110,11 @@ impl Cluster {
         let mut args =
             vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
         args.extend(self.options.iter().map(String::as_str));
+        let port = self.ports.first.to_string();
+        if !dir.join("cluster.toml").exists() {
+            // It keeps them.
+            args.extend(["--port", &port]);
+        }
         let end = Instant::now() + Duration::from_secs(60);
         let output = loop {
             let output = Command::new(ROPEWALK).args(&args).envs(self.env()).output().expect("run ropewalk");
@@ -158,8 +169,8 @@ impl Cluster {
         self.root.path().join("mnt")
     }
 
-    /// A command with `--dir` of this cluster and `--json`, parsed. Commands wait a second for a connection: on a machine that
-    /// stands still for so long, it is given once more.
+    /// A command with `--dir` of this cluster and `--json`, parsed. Commands wait a second for a connection, and analytics two for who
+    /// is asked: on a machine that stands still for so long, it is given once more.
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
         let (dir, end) = (self.dir(), Instant::now() + Duration::from_secs(30));
         let args: Vec<&str> =
@@ -170,8 +181,8 @@ impl Cluster {
             if output.status.success() {
                 return serde_json::from_slice(&output.stdout).expect("JSON");
             }
-            let unheard = said.contains("is the cluster up?") && Instant::now() < end;
-            assert!(unheard, "ropewalk {args:?}: {}\n{said}", output.status);
+            let unheard = said.contains("is the cluster up?") || said.contains("since they do not answer: ");
+            assert!(unheard && Instant::now() < end, "ropewalk {args:?}: {}\n{said}", output.status);
         }
     }
 
@@ -211,7 +222,7 @@ impl Cluster {
             let pid = rustix::process::Pid::from_raw(pid).expect("positive");
             let _ = rustix::process::kill_process(pid, signal);
         }
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some() || has_threads(pid)) {
             assert!(Instant::now() < end, "{signal:?} does not end {victims:?}");
             std::thread::sleep(Duration::from_millis(10));
@@ -320,6 +331,11 @@ impl Cluster {
     /// Waits until every pdisk has told the manager of what was stored before this call. The report after the next one begins after
     /// that one was answered.
     pub fn wait_reported(&self, patience: Duration) {
+        self.wait_reported_but(patience, &[]);
+    }
+
+    /// The same of every pdisk but these.
+    pub fn wait_reported_but(&self, patience: Duration, but: &[&str]) {
         let end = Instant::now() + patience;
         for _ in 0..2 {
             let begun = Instant::now();
@@ -327,7 +343,9 @@ impl Cluster {
                 let passed = begun.elapsed();
                 let list = self.json(&["pdisk", "list"]);
                 let since = |p: &serde_json::Value| {
-                    p["last_report_s"].as_f64().is_some_and(|age| age + 0.001 < passed.as_secs_f64())
+                    let age = p["last_report_s"].as_f64();
+                    but.contains(&p["name"].as_str().unwrap())
+                        || age.is_some_and(|age| age + 0.001 < passed.as_secs_f64())
                 };
                 if list.as_array().unwrap().iter().all(since) {
                     break;

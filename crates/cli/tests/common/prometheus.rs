@@ -6,7 +6,6 @@ use std::{
     collections::BTreeSet,
     fs,
     io::Write,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -52,8 +51,8 @@ fn named(expression: &str) -> impl Iterator<Item = &str> {
     expression.split(move |c| !word(c)).filter(|word| word.starts_with("ropewalk_"))
 }
 
-/// What is shown at `address` is taken, and all rules and panels can be asked for.
-pub fn takes(text: &str, address: &str) {
+/// What is shown at `address` is taken, and all rules and panels can be asked for; by one that listens on `port`.
+pub fn takes(text: &str, address: &str, port: u16) {
     promtool(&["check", "metrics"], text);
     promtool(&["check", "config", "prometheus.yml"], "");
     promtool(&["test", "rules", "ropewalk-alerts-test.yml"], "");
@@ -67,12 +66,12 @@ pub fn takes(text: &str, address: &str) {
     );
     let file = data.path().join("prometheus.yml");
     fs::write(&file, config).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let own = format!("127.0.0.1:{port}");
     let _prometheus = Running(
         Command::new("prometheus")
             .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.tsdb.path={}", data.path().join("data").display()))
-            .arg(format!("--web.listen-address={port}"))
+            .arg(format!("--web.listen-address={own}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -80,7 +79,7 @@ pub fn takes(text: &str, address: &str) {
     );
     let get = |path: &str, parameters: &[(&str, &str)]| -> Value {
         let mut curl = Command::new("curl");
-        curl.args(["-s", "--noproxy", "*", "-G", &format!("http://{port}{path}")]);
+        curl.args(["-s", "--noproxy", "*", "-G", &format!("http://{own}{path}")]);
         for (name, value) in parameters {
             curl.args(["--data-urlencode", &format!("{name}={value}")]);
         }
@@ -91,9 +90,11 @@ pub fn takes(text: &str, address: &str) {
         let found = found("sum(ropewalk_file_op_bytes_total{job=\"ropewalk\",op=\"write\"})");
         found[0]["value"][1].as_str().and_then(|n| n.parse::<f64>().ok()) >= Some(f64::from(1 << 20))
     });
-    assert_eq!(found("up{job=\"ropewalk\"}")[0]["value"][1], "1");
-    // It asked for OpenMetrics.
-    assert_eq!(get("/api/v1/targets", &[])["data"]["activeTargets"][0]["lastError"], "");
+    // It asks for OpenMetrics, every second; on a machine that stands still for so long once in vain.
+    until("it is up, and nothing is wrong", || {
+        found("up{job=\"ropewalk\"}")[0]["value"][1] == "1"
+            && get("/api/v1/targets", &[])["data"]["activeTargets"][0]["lastError"] == ""
+    });
 
     // Every rule is evaluated without an error, every panel can be asked for, and none names what is not there.
     let rules = || get("/api/v1/rules", &[])["data"]["groups"][0]["rules"].clone();
