@@ -56,6 +56,24 @@ fn values(found: &Value, dimension: &str) -> Vec<String> {
     rows.map(|row| row["key"][dimension].as_str().unwrap().to_owned()).collect()
 }
 
+/// Waits until every process has closed the second in which this is called: what was done before is in whatever is asked then. One that
+/// is being closed now can be about less.
+fn closed(cluster: &Cluster) {
+    let kept = || -> Option<Vec<u64>> {
+        let all = cluster.json(&["analytics", "history"]);
+        all.as_array().unwrap().iter().map(|process| process["history"]["kept"].as_u64()).collect()
+    };
+    let mut before = None;
+    until("every process answers", || {
+        before = kept();
+        before.is_some()
+    });
+    let before = before.unwrap();
+    until("every process closes its second", || {
+        kept().is_some_and(|now| now.iter().zip(&before).all(|(now, before)| *now >= before + 2))
+    });
+}
+
 #[test]
 fn known_operations_are_counted_exactly_and_drilled_into() {
     let mounts = Mounts::in_memory(2);
@@ -70,6 +88,8 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     until("the seconds of the writes are closed", || {
         total(cluster, "file.ops[op=write]") >= 345.0 && total(cluster, "file.ops[op=fsync]") >= 3.0
     });
+    // Those of the servers and of the manager too.
+    closed(cluster);
     let clients = query(cluster, "file.ops[op=write][client]");
     assert_eq!(values(&clients, "client"), [first, second]);
     let files = query(cluster, &format!("file.ops[op=write][client={first}][file]"));
@@ -220,7 +240,12 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert!(table.contains("/heavy") && table.contains("P99<"), "{table}");
 
     // Every statistic that a process counts stands in the table.
-    for process in cluster.json(&["status"])["processes"].as_array().into_iter().flatten() {
+    let mut status = Value::Null;
+    until("every process answers", || {
+        status = cluster.json(&["status"]);
+        status["processes"].as_array().unwrap().iter().all(|process| process["status"].is_object())
+    });
+    for process in status["processes"].as_array().unwrap() {
         let refused = process["status"]["statistics"]["refused"].as_array();
         assert!(refused.is_some_and(Vec::is_empty), "{process}");
     }
@@ -320,6 +345,7 @@ fn beside_operations(cluster: &Cluster, mounts: &Mounts) {
     ] {
         until(counted, || total(cluster, counted) > 0.0);
     }
+    closed(cluster);
     let misses = |reason: &str| total(cluster, &format!("pagepool.misses[reason={reason}]"));
     let all = total(cluster, "pagepool.misses");
     assert!(misses("first") + misses("given_up") + misses("part") + misses("evicted") == all, "{all}");

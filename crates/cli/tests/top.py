@@ -2,6 +2,7 @@
 
 usage: top.py ROPEWALK DIRECTORY
 """
+import codecs
 import os
 import pty
 import re
@@ -16,11 +17,18 @@ PATIENCE = 60
 
 class Terminal:
     def __init__(self, command):
+        # It begins when the terminal has been looked at as it was before.
+        begins, begin = os.pipe()
         pid, self.fd = pty.fork()
         if pid == 0:
+            os.close(begin)
+            os.read(begins, 1)
             os.execv(command[0], command)
-        self.pid, self.text = pid, ""
+        # A character can come in two parts.
+        self.pid, self.text, self.decoder = pid, "", codecs.getincrementaldecoder("utf-8")()
         self.before = termios.tcgetattr(self.fd)
+        os.close(begins)
+        os.close(begin)
 
     def wait_for(self, what):
         """Until it was drawn, after what was waited for before."""
@@ -31,7 +39,7 @@ class Terminal:
                 self.text = self.text[found.end():]
                 return
             if select.select([self.fd], [], [], 1)[0]:
-                self.text += os.read(self.fd, 65536).decode()
+                self.text += self.decoder.decode(os.read(self.fd, 65536))
         sys.exit(f"waited in vain for {what!r}; on the screen: {self.text[-2000:]!r}")
 
     def press(self, keys):

@@ -71,7 +71,12 @@ pub fn of_files(cluster: &Cluster, mounts: &Mounts) {
         ["analytics", "query", "file.ops[op=write][file]", "--dir", dir.to_str().unwrap(), "--from", "-59m"];
     let table = ok(&asked);
     assert!(table.contains("no row lacks more than that"), "{table}");
-    for process in cluster.json(&["analytics", "history"]).as_array().unwrap() {
+    let mut history = serde_json::Value::Null;
+    until("every process answers", || {
+        history = cluster.json(&["analytics", "history"]);
+        history.as_array().unwrap().iter().all(|process| process["history"].is_object())
+    });
+    for process in history.as_array().unwrap() {
         let of = |name: &str| process["history"][name].as_u64();
         assert!(of("used_bytes").is_some() && of("used_bytes") <= of("max_bytes"), "{process}");
     }
