@@ -17,10 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::until;
 use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 /// tests/locks.py, told what to do.
 struct Program {
@@ -91,12 +92,12 @@ fn two_mounts() -> Mounts {
     mounts
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
+/// Waits until the manager knows that a program waits.
+fn waits_at_the_manager(mounts: &Mounts, program: &Program) {
+    until("it waits at the manager", || {
+        let waiting = mounts.cluster.json(&["locks", "--waiting"]);
+        waiting.as_array().unwrap().iter().any(|row| row["pid"] == program.pid() && row["waits"] == true)
+    });
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn programs_on_two_mounts_exclude_each_other() {
     ranges(&mut a, &mut b);
     whole_files(&mut a, &mut b, &here);
     waiting(&mut a, &mut b);
-    circles(&mut a, &mut b);
+    circles(&mounts, &mut a, &mut b);
     listing(&mounts, &mut a, &mut b);
     deaths(&mut a, &there);
     counting(&mounts);
@@ -195,10 +196,11 @@ fn waiting(a: &mut Program, b: &mut Program) {
     }
 }
 
-fn circles(a: &mut Program, b: &mut Program) {
+fn circles(mounts: &Mounts, a: &mut Program, b: &mut Program) {
     assert_eq!(a.ask("fcntl f exclusive 0 1"), "ok");
     assert_eq!(b.ask("fcntl f exclusive 1 1"), "ok");
     a.waits("fcntl f exclusive 1 1 wait");
+    waits_at_the_manager(mounts, a);
     assert_eq!(b.ask("fcntl f exclusive 0 1 wait"), "EDEADLK");
     assert_eq!(b.ask("fcntl f none 0 0"), "ok");
     assert_eq!(a.hear(), "ok");
@@ -208,6 +210,7 @@ fn circles(a: &mut Program, b: &mut Program) {
 fn listing(mounts: &Mounts, a: &mut Program, b: &mut Program) {
     assert_eq!(a.ask("fcntl f shared 10 10"), "ok");
     b.waits("fcntl f exclusive 0 0 wait");
+    waits_at_the_manager(mounts, b);
     let listed = mounts.cluster.json(&["locks"]);
     let rows = listed.as_array().unwrap();
     assert_eq!(rows.len(), 2, "{listed}");
