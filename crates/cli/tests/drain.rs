@@ -15,6 +15,7 @@ use std::{
 use common::{
     Cluster, ROPEWALK, Random, copy_tree, ok, refused, ropewalk, same_tree, seed, until, write_tree,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -111,6 +112,8 @@ fn a_node_is_drained_under_load_and_taken_out() {
 }
 
 fn ctrl_c_ends_the_command_alone(cluster: &Cluster, dir: &str) {
+    // What is to move there waits: it is not done before the interrupt comes.
+    cluster.signal("n1", Signal::STOP);
     let mut watching = Command::new(ROPEWALK)
         .args(["node", "drain", "--dir", dir, "n4"])
         .stderr(Stdio::piped())
@@ -120,13 +123,13 @@ fn ctrl_c_ends_the_command_alone(cluster: &Cluster, dir: &str) {
     until("the drain begins", || {
         cluster.json(&["node", "list"])[3]["pdisks_leaving"] == 2 || watching.try_wait().unwrap().is_some()
     });
-    let pid = rustix::process::Pid::from_child(&watching);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    kill_process(Pid::from_child(&watching), Signal::INT).unwrap();
     let status = watching.wait().unwrap();
     let mut said = String::new();
     watching.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(status.code(), Some(130), "{said}");
     assert!(said.contains("the drain of n4 goes on") && said.contains("node keep n4"), "{said}");
+    cluster.signal("n1", Signal::CONT);
     until("it has gone on", || all_are(cluster, "n4", "replace"));
 }
 
