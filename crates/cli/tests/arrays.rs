@@ -18,7 +18,7 @@ use std::{
 
 use common::{Cluster, Random, copy_tree, refused, seed};
 use load::{Load, same, survived};
-use story::{PATIENCE, command, proved, set, small, soak, state, whole};
+use story::{PATIENCE, command, proved, removed, set, small, soak, state, whole};
 
 #[test]
 fn drained_added_replaced_removed_under_load() {
@@ -125,6 +125,7 @@ fn power_cuts_lose_nothing_that_was_fsynced() {
     for round in 0..rounds {
         let below = cluster.mnt().join(format!("round{round}"));
         let load = Load::start(&below, 3, random.next(), true);
+        load.goes_on();
         std::thread::sleep(Duration::from_millis(500 + random.below(1500)));
         changes += load.changes();
         cluster.kill(|_| true);
@@ -134,6 +135,8 @@ fn power_cuts_lose_nothing_that_was_fsynced() {
             panic!("round {round}: {reason}\n{}", cluster.logs());
         }
         cluster.wait_all_ok(PATIENCE);
+        // What the last round left was removed, and that may have been cut off.
+        removed(&cluster);
         proved(&cluster);
         fs::remove_dir_all(&below).unwrap();
     }
@@ -150,7 +153,8 @@ fn power_cuts_without_flushes_lose_data() {
     cluster.set_env("ROPEWALK_PDISK_FAULT", "volatile; noflush");
     cluster.start();
     let load = Load::start(&cluster.mnt(), 3, seed(), true);
-    load.goes_on();
+    // Enough that some was fsynced, whatever was drawn.
+    (0..10).for_each(|_| load.goes_on());
     std::thread::sleep(Duration::from_millis(1500));
     cluster.kill(|_| true);
     let models = load.end();
@@ -237,8 +241,9 @@ fn damage_is_found_never_returned_and_made_good() {
     cluster.start_server("n4");
     cluster.wait_all_but(PATIENCE, &["n3p1"]);
     let load = Load::start(&cluster.mnt().join("more"), 2, random.next(), false);
-    load.goes_on();
-    std::thread::sleep(Duration::from_secs(1));
+    (0..4).for_each(|_| load.goes_on());
+    // The manager knows what the copy lacks.
+    cluster.wait_reported_but(PATIENCE, &["n3p1"]);
     models.extend(load.end());
     cluster.kill(|name| name == "n4");
     fs::remove_dir_all(pdisk_dir(&cluster, 4, 1)).unwrap();
@@ -290,7 +295,6 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
             (path, bytes)
         })
         .collect();
-    set(&cluster, &["operationDeadline=2s"]);
     cluster.down();
     for node in 1..=3 {
         fs::remove_dir_all(pdisk_dir(&cluster, node, 1)).unwrap();
@@ -310,7 +314,11 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
             assert!(fs::read(path).unwrap() == *bytes, "{} differs", path.display());
         }
     }
-    // What is lost is an error, never other bytes, and nothing is named that can be read as a whole.
+    // What is lost is an error, never other bytes, and nothing is named that can be read as a whole. Reads of it wait for it to come back,
+    // by default longer than anybody wants to watch.
+    set(&cluster, &["operationDeadline=2s"]);
+    cluster.down();
+    cluster.start();
     let mut lost_at: Vec<(&PathBuf, u64)> = lost.iter().zip(&first_lost).map(|(p, at)| (p, *at)).collect();
     // The ends of files first: their blocks are short, and some of those without K strips can be decoded.
     lost_at.sort_by_key(|(_, at)| std::cmp::Reverse(*at));

@@ -10,10 +10,10 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use crate::common::{Random, rest};
+use crate::common::{Random, rest, until};
 
 /// Files of one thread.
 const FILES: u64 = 4;
@@ -138,11 +138,7 @@ impl Load {
     /// Waits until some more changes were made: the load is not stuck.
     pub fn goes_on(&self) {
         let want = self.changes() + 5;
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.changes() < want {
-            assert!(Instant::now() < end, "the load is stuck");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the load goes on", || self.changes() >= want);
     }
 
     /// Ends it; what each file should hold.

@@ -19,7 +19,7 @@ use std::{
 
 use crate::{
     common::{Cluster, Random, ok, ropewalk, seed},
-    story::PATIENCE,
+    story::{PATIENCE, removed},
 };
 
 /// Bytes of a file: a block, nearly.
@@ -131,11 +131,7 @@ impl Outage {
 
     /// Waits until nothing is left to be removed where it can be.
     pub fn removed(&self) {
-        let end = Instant::now() + PATIENCE;
-        while self.cluster.json(&["status"])["deletes_pending"] != 0 {
-            assert!(Instant::now() < end, "deletes are left: {}", self.cluster.json(&["status"]));
-            sleep(Duration::from_millis(100));
-        }
+        removed(&self.cluster);
     }
 
     /// All is as it should be, on every pdisk: soon each is `ok`, what was acknowledged is there and nothing else, and every

@@ -87,6 +87,15 @@ pub fn whole(cluster: &Cluster) {
     }
 }
 
+/// Waits until nothing is left to be removed where it can be.
+pub fn removed(cluster: &Cluster) {
+    let end = Instant::now() + PATIENCE;
+    while cluster.json(&["status"])["deletes_pending"] != 0 {
+        assert!(Instant::now() < end, "deletes are left: {}", cluster.json(&["status"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Every stripe is proved, and nothing of inodes that are gone is there; how many there are.
 pub fn proved(cluster: &Cluster) -> u64 {
     let verified = cluster.json(&["pool", "verify"]);
