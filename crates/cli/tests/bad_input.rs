@@ -284,11 +284,7 @@ fn a_measurement_is_refused_beside_anothers_files_and_an_interrupted_one_leaves_
     let program = env!("CARGO_BIN_EXE_ropewalk");
     let options = ["pdisk", "bench", dir, "--no-fio", "--size", "64m", "--seconds", "60"];
     let mut measuring = Command::new(program).args(options).spawn().unwrap();
-    let since = std::time::Instant::now();
-    while !left.join("0/log").exists() {
-        assert!(since.elapsed().as_secs() < 30, "it does not begin");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    common::until("it begins", || left.join("0/log").exists());
     let pid = rustix::process::Pid::from_child(&measuring);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(measuring.wait().unwrap().code(), Some(130));

@@ -289,6 +289,8 @@ fn a_killed_mount_leaves_whole_blocks_and_no_locked_files() {
             }
             writing.store(false, SeqCst);
         });
+        let begun = || fs::metadata(&path).is_ok_and(|found| found.len() >= block as u64);
+        common::until("the victim writes", begun);
         thread::sleep(Duration::from_secs(1));
         kill_process(mounts.process(1), Signal::KILL).unwrap();
         // What the dead one did not hold goes on at once.

@@ -15,16 +15,21 @@ use std::{
     thread,
 };
 
-use common::{Random, ok, seed};
+use common::{Random, ok, seed, until};
 use mounts::Mounts;
 use rustix::process::{Signal, kill_process};
 
 /// Messages of the first mount to the manager so far.
 fn messages(mounts: &Mounts) -> u64 {
-    let all = mounts.cluster.json(&["net", "status"]);
     let name = mounts.all[0].canonicalize().unwrap();
-    let mount = all.as_array().unwrap().iter().find(|p| p["process"] == name.to_str().unwrap()).unwrap();
-    let manager = mount["answer"].as_array().unwrap().iter().find(|peer| peer["node"] == 0).unwrap();
+    let mut mount = serde_json::Value::Null;
+    until("the mount answers", || {
+        let all = mounts.cluster.json(&["net", "status"]);
+        let it = all.as_array().unwrap().iter().find(|p| p["process"] == name.to_str().unwrap()).unwrap();
+        mount = it["answer"].clone();
+        mount.is_array()
+    });
+    let manager = mount.as_array().unwrap().iter().find(|peer| peer["node"] == 0).unwrap();
     let sent = |connection: &serde_json::Value| connection["frames_sent"].as_u64().unwrap();
     manager["connections"].as_array().unwrap().iter().map(sent).sum()
 }

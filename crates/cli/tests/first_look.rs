@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ROPEWALK, ok, refused, ropewalk};
+use common::{Cluster, ROPEWALK, ok, refused, ropewalk, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Columns of a terminal.
@@ -29,8 +29,11 @@ fn the_readmes_session_and_the_first_mistakes() {
     let cluster = Cluster::up(&["--pdisk-size", "128m"]);
     let (dir, mnt) = (cluster.dir(), cluster.mnt());
     let (dir, mnt) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
-    let status = ok(&["status", "--dir", dir]);
-    assert!(status.lines().next().unwrap().ends_with(": well"), "{status}");
+    let mut status = String::new();
+    until("it is well", || {
+        status = ok(&["status", "--dir", dir]);
+        status.lines().next().unwrap().ends_with(": well")
+    });
     for process in ["manager", "n1", "n2", "n3", "n4", mnt] {
         let line = status.lines().find(|l| l.split_whitespace().next() == Some(process));
         assert!(line.is_some_and(|l| l.ends_with("answers")), "{process}: {status}");
@@ -84,7 +87,11 @@ fn the_readmes_session_and_the_first_mistakes() {
 /// `net status`: a line a peer, by name; commands have none.
 fn connections_are_named(cluster: &Cluster) {
     let dir = cluster.dir();
-    let table = ok(&["net", "status", "--dir", dir.to_str().unwrap()]);
+    let mut table = String::new();
+    until("every process answers", || {
+        table = ok(&["net", "status", "--dir", dir.to_str().unwrap()]);
+        !table.contains("does not answer")
+    });
     narrow("net status", &table);
     assert!(!table.contains("process ") && !table.contains("node0"), "{table}");
     let lines: Vec<Vec<&str>> = table.lines().skip(1).map(|l| l.split_whitespace().collect()).collect();
@@ -94,8 +101,10 @@ fn connections_are_named(cluster: &Cluster) {
     assert!(nodes.iter().all(|n| has(n, "manager")) && has("mnt", "manager"), "{table}");
     // A whole stripe has six strips, two on a node at most.
     assert!(nodes.iter().filter(|n| has("mnt", n)).count() >= 3, "{table}");
-    let details = ok(&["net", "status", "--details", "--dir", dir.to_str().unwrap()]);
-    assert!(details.lines().count() > table.lines().count() && details.contains("bulk"), "{details}");
+    until("there is a line for each connection", || {
+        let details = ok(&["net", "status", "--details", "--dir", dir.to_str().unwrap()]);
+        details.lines().count() > table.lines().count() && details.contains("bulk")
+    });
 }
 
 #[test]
@@ -252,8 +261,10 @@ fn a_returning_pdisk_says_what_it_waits_for() {
         assert!(Instant::now() < end, "{list}{}", cluster.logs());
         std::thread::sleep(Duration::from_millis(100));
     }
-    let table = ok(&["pdisk", "list", "--dir", dir]);
-    assert!(table.contains("n1p1 catches up: ") && table.contains(" wait: "), "{table}");
+    until("it is said in the table", || {
+        let table = ok(&["pdisk", "list", "--dir", dir]);
+        table.contains("n1p1 catches up: ") && table.contains(" wait: ")
+    });
     // All is well when it is back.
     cluster.start_server("n2");
     cluster.wait_all_ok(Duration::from_secs(120));
