@@ -137,8 +137,10 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     assert!(first.refused(&RENEW).contains("begun already"));
     let said = first.refused(&FINISH);
     assert!(said.contains("h4") && said.contains("--force"), "{said}");
-    let said = String::from_utf8(first.run(&["health"]).stdout).unwrap();
-    assert!(said.contains("authority is being exchanged") && said.contains("h4"), "{said}");
+    until("it is said", || {
+        let said = String::from_utf8(first.run(&["health"]).stdout).unwrap();
+        said.contains("authority is being exchanged") && said.contains("h4")
+    });
 
     // The manager is killed in between: it goes on with both.
     first.kill_process("manager");
@@ -180,7 +182,7 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     go_on();
     pairs.into_iter().for_each(Pairs::end);
     nowhere_else(&machines.iter().collect::<Vec<_>>(), &[&old[..], &now[..]].concat());
-    second.ok(&["health"]);
+    until("it is well", || second.run(&["health"]).status.success());
     for mnt in [at_first, at_client] {
         common::ok(&["umount", mnt.to_str().unwrap()]);
     }

@@ -159,9 +159,11 @@ fn machines_join_with_tokens_and_serve_together() {
     let its = format!("{}:", bed.addr(4));
     until("no process is connected with it", || {
         let all = first.json(&["net", "status"]);
-        let all = all.as_array().unwrap().iter().flat_map(|process| process["answer"].as_array().unwrap());
-        let mut remotes = all.flat_map(|peer| peer["connections"].as_array().unwrap()).map(|c| &c["remote"]);
-        !remotes.any(|remote| remote.as_str().unwrap().starts_with(&its))
+        let peers = |process: &serde_json::Value| process["answer"].as_array().cloned();
+        let all: Option<Vec<_>> = all.as_array().unwrap().iter().map(peers).collect();
+        let remote = |c: &serde_json::Value| c["remote"].as_str().unwrap().starts_with(&its);
+        let with_it = |peer: &serde_json::Value| peer["connections"].as_array().unwrap().iter().any(remote);
+        all.is_some_and(|all| !all.concat().iter().any(with_it))
     });
     fs::write(mnt.join("after"), "after")
         .and_then(|()| fs::File::open(mnt.join("after"))?.sync_all())

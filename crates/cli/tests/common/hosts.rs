@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Mutex,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,8 +81,19 @@ impl<'a> Machine<'a> {
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// What it answers to a question. Commands wait a second for a connection: on a machine that stands still for so long, it is given
+    /// once more.
     pub fn json(&self, words: &[&str]) -> Value {
-        serde_json::from_str(&self.ok(&[words, &["--json"]].concat())).unwrap()
+        let (words, end) = ([words, &["--json"]].concat(), Instant::now() + Duration::from_secs(30));
+        loop {
+            let output = self.run(&words);
+            let said = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).unwrap();
+            }
+            let unheard = said.contains("is the cluster up?") && Instant::now() < end;
+            assert!(unheard, "{words:?}: {said}");
+        }
     }
 
     /// One in each of its networks, as `--address` takes them.
@@ -148,21 +160,26 @@ impl<'a> Machine<'a> {
 
     /// The number of a process that lives; one that has ended and is not reaped yet does not.
     pub fn pid(&self, name: &str) -> Option<i32> {
-        let text = fs::read_to_string(self.dir.join("run").join(format!("{name}.pid"))).ok()?;
-        let mut lines = text.lines();
-        let pid: i32 = lines.next()?.parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let same = base::proc_stat::start_ticks(&stat)?.to_string() == lines.next()?;
-        let dead = stat.rsplit(')').next()?.trim_start().starts_with('Z');
-        (same && !dead).then_some(pid)
+        live(&self.dir.join("run").join(format!("{name}.pid")))
     }
 }
 
+/// The process that a pid file names, if it lives: another one may have its number by now.
+fn live(pid_file: &Path) -> Option<i32> {
+    let text = fs::read_to_string(pid_file).ok()?;
+    let mut lines = text.lines();
+    let pid: i32 = lines.next()?.parse().ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let same = base::proc_stat::start_ticks(&stat)?.to_string() == lines.next()?;
+    let dead = stat.rsplit(')').next()?.trim_start().starts_with('Z');
+    (same && !dead).then_some(pid)
+}
+
 fn signal_of(pid_file: &Path, signal: Signal) {
-    let text = fs::read_to_string(pid_file).unwrap();
-    let pid = Pid::from_raw(text.lines().next().unwrap().parse().unwrap()).unwrap();
     // One that has ended needs none.
-    let _ = kill_process(pid, signal);
+    if let Some(pid) = live(pid_file).and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
 }
 
 /// What runs on the machines of a test ends with it.
