@@ -1,7 +1,10 @@
 //! Ports that are one test's as long as it runs, also while nothing listens on them: what it stops, and starts again, finds its ports
 //! free.
 
-use std::net::TcpListener;
+use std::{
+    net::TcpListener,
+    sync::atomic::{AtomicU16, Ordering::Relaxed},
+};
 
 /// Below those that clusters and the system choose for themselves, any of which could be that of a server that is down.
 const PORTS: std::ops::Range<u16> = 5_000..10_000;
@@ -16,8 +19,10 @@ pub struct Ports {
 
 impl Ports {
     pub fn take() -> Ports {
+        static TAKEN: AtomicU16 = AtomicU16::new(0);
         let places = (PORTS.end - PORTS.start) / EACH;
-        let begin = std::process::id() as u16 % places;
+        // Each time others, as long as there are some: whoever calls the one before still does not meet the next one.
+        let begin = (std::process::id() as u16 % places + TAKEN.fetch_add(1, Relaxed) % places) % places;
         let place = |n: u16| {
             let first = PORTS.start + (begin + n) % places * EACH;
             let bound = |port| TcpListener::bind(("127.0.0.1", port)).ok();
