@@ -21,8 +21,8 @@ use std::{
 };
 
 use beds::Bed;
-use common::{Random, copy_tree, same_tree, seed, write_tree};
-use hosts::{Down, Machine, well};
+use common::{Random, copy_tree, same_tree, seed, until, write_tree};
+use hosts::{Down, Machine, healthy, well};
 use load::{Load, same};
 
 /// How often all machines are off.
@@ -103,6 +103,6 @@ fn machines_come_back_in_any_order_with_all_that_was_durable() {
         (0..=round).for_each(|round| same_tree(&tree, &mnt.join(format!("round{round}"))));
     }
     client.ok(&["umount", mnt.to_str().unwrap()]);
-    assert_eq!(first.ok(&["health"]), "healthy\n");
+    until("it is healthy", || healthy(first));
     first.ok(&["pool", "verify", "data"]);
 }

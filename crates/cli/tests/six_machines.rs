@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use beds::Bed;
 use common::seed;
-use hosts::{Down, Machine, states, well};
+use hosts::{Down, Machine, healthy, states, well};
 use load::{Load, same};
 use pairs::Pairs;
 
@@ -172,7 +172,7 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     }
     same(&elsewhere);
     umount();
-    assert_eq!(first.ok(&["health"]), "healthy\n");
+    wait("it is healthy", || healthy(first));
     first.ok(&["pool", "verify", "data"]);
 }
 

@@ -205,3 +205,9 @@ pub fn well(machine: &Machine<'_>) -> bool {
     let ok = pdisks.as_array().unwrap().iter().all(|pdisk| pdisk["state"] == "ok");
     ok && states(machine).iter().all(|(_, state)| state == "serves")
 }
+
+/// Whether `health` has nothing to say. What has just come back may be well and not heard of yet.
+pub fn healthy(machine: &Machine<'_>) -> bool {
+    let health = machine.run(&["health"]);
+    health.status.success() && health.stdout == b"healthy\n"
+}
