@@ -9,9 +9,9 @@ mod maker;
 #[path = "common/small_disk.rs"]
 mod small_disk;
 
-use std::{fs, net::TcpListener, sync::atomic::Ordering::SeqCst, thread};
+use std::{fs, sync::atomic::Ordering::SeqCst, thread};
 
-use common::{Cluster, ok, refused, ropewalk, until};
+use common::{Cluster, free_ports, ok, refused, ropewalk, until};
 use maker::{check, make};
 use rustix::process::Signal;
 use small_disk::Disk;
@@ -43,7 +43,7 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     let store = || cluster.json(&["status"])["store"].as_str().unwrap_or_default().to_owned();
     until("the copy has all", || store().contains("with a copy in"));
     assert!(!store().contains("on one disk"), "{}", store());
-    ok(&["health", "--dir", name]);
+    until("it is well", || ropewalk(&["health", "--dir", name]).status.success());
 
     let made = maker::making(&mnt, BETWEEN, |goes_on, made| {
         for round in 0..ROUNDS {
@@ -122,7 +122,7 @@ fn the_copy_on_another_machine_has_all_when_the_managers_is_gone() {
     let store = || cluster.json(&["status"])["store"].as_str().unwrap_or_default().to_owned();
     let whole = || until("the copy has all", || store().ends_with("with a copy on m2"));
     let token = ok(&["node", "token", "--dir", name, "--role", "manager"]);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = free_ports(1).to_string();
     let place = ["--address", "127.0.0.1", "--port", &port, "--name", "m2", "--no-service"];
     ok(&[&["join", "--dir", kept, token.trim()], &place[..]].concat());
     let error = refused(&["manager", "mirror", "m2", "--dir", name]);

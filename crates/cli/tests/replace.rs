@@ -4,21 +4,11 @@
 
 mod common;
 
-use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
-use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, until, write_tree};
+use common::{Cluster, Random, copy_tree, free_ports, ok, refused, same_tree, seed, until, write_tree};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The first of two free ports in a row.
-fn free_port() -> String {
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port.to_string();
-        }
-    }
-}
 
 fn state(machine: &Cluster, pdisk: &str) -> String {
     let list = machine.json(&["pdisk", "list"]);
@@ -42,10 +32,13 @@ fn a_machine_that_has_joined_replaces_its_pdisks() {
     let with = |words: &[&str], place: Vec<String>| {
         ok(&words.iter().copied().chain(place.iter().map(String::as_str)).collect::<Vec<_>>())
     };
-    with(&["init", "--dir", one, "--name", "rope", "--node", "n1"], place(0, &free_port()));
+    with(&["init", "--dir", one, "--name", "rope", "--node", "n1"], place(0, &free_ports(2).to_string()));
     for (machine, (dir, name)) in [(two, "n2"), (three, "n3")].into_iter().enumerate() {
         let token = ok(&["node", "token", "--dir", one]);
-        with(&["join", "--dir", dir, token.trim(), "--name", name], place(machine + 1, &free_port()));
+        with(
+            &["join", "--dir", dir, token.trim(), "--name", name],
+            place(machine + 1, &free_ports(1).to_string()),
+        );
     }
     let [first, second, third] = &machines[..] else { unreachable!() };
     first.wait_all_ok(PATIENCE);

@@ -422,6 +422,19 @@ impl Random {
     }
 }
 
+/// The first of so many free ports in a row. Below those that the system gives to connections: one of these could take a port before its
+/// server listens, or while that is down.
+pub fn free_ports(count: u16) -> u16 {
+    const PORTS: std::ops::Range<u16> = 10_000..32_000;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut random = Random(now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32);
+    let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+    (0..1000)
+        .map(|_| PORTS.start + random.below(u64::from(PORTS.end - PORTS.start)) as u16)
+        .find(|first| (0..count).all(|n| free(first + n)))
+        .expect("ports that nobody has")
+}
+
 /// The seed of this run: `ROPEWALK_TEST_SEED`, or drawn from the clock; printed.
 pub fn seed() -> u64 {
     let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
