@@ -44,6 +44,11 @@ fn old_cluster() -> Cluster {
 /// Ends a process as an administrator would, and waits until it is gone.
 fn stop(cluster: &Cluster, name: &str) {
     cluster.signal(name, Signal::TERM);
+    ended(cluster, name);
+}
+
+/// Waits until it is gone: as long as it is not, nobody takes its place.
+fn ended(cluster: &Cluster, name: &str) {
     until("it has ended", || !cluster.processes().iter().any(|(other, _)| other == name));
 }
 
@@ -149,10 +154,10 @@ fn upgraded_under_load(order: [&str; 4]) {
     // From now on the old version is refused, by name, whatever it is.
     replace(&cluster, "n3", OLD);
     says(&cluster, "n3", "n3 cannot be part of the cluster: it is too old: the cluster is at level 2");
-    until("it has ended", || !cluster.processes().iter().any(|(name, _)| name == "n3"));
+    ended(&cluster, "n3");
     // What it ran last is on record: the level's own feature.
     until("its lease is over", || {
-        let found = versions(&cluster).unwrap();
+        let Some(found) = versions(&cluster) else { return false };
         let n3 = found["members"]
             .as_array()
             .unwrap()
@@ -169,6 +174,7 @@ fn upgraded_under_load(order: [&str; 4]) {
     assert!(told.contains("it is too old") && told.contains("install a newer ropewalk"), "{told}");
     replace(&cluster, "manager", OLD);
     says(&cluster, "manager", "is of a cluster at level 2, and this ropewalk knows levels 1: it is too old");
+    ended(&cluster, "manager");
     cluster.start_server_with("manager", &[(VERSIONS, NEW)]);
     wait_mixed(&cluster, &["manager", "n1", "n2", "n3", &format!("{mnt} on {}", host())]);
     cluster.wait_all_ok(PATIENCE);
