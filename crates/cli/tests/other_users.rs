@@ -24,7 +24,11 @@ const NOBODY: u32 = 65534;
 
 /// What below a directory group or others may do anything with.
 fn open_to_others(path: &Path, found: &mut Vec<PathBuf>) {
-    let meta = fs::symlink_metadata(path).unwrap();
+    let meta = match fs::symlink_metadata(path) {
+        // The cluster runs: a file that takes another one's place is not there any more.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        meta => meta.unwrap(),
+    };
     if meta.mode() & 0o077 != 0 {
         found.push(path.to_owned());
     }

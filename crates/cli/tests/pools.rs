@@ -153,6 +153,7 @@ fn directories_go_to_pools_and_one_without_redundancy_holds_up_nobody() {
     });
     cluster.down();
     cluster.start();
+    cluster.wait_all_ok(PATIENCE);
     same(&kept);
     let verified = cluster.json(&["pool", "verify"]);
     assert!(
@@ -238,6 +239,7 @@ fn what_manager_and_pdisks_disagree_about_is_named() {
     let dump = cluster.dir().join("old.dump");
     ok(&["manager", "dump", "--dir", name, dump.to_str().unwrap()]);
     cluster.start();
+    cluster.wait_all_ok(PATIENCE);
     let verified = cluster.json(&["pool", "verify"]);
     assert!(verified["recorded"] == 8 && verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
     fs::remove_file(mnt.join("removed")).unwrap();
@@ -247,6 +249,7 @@ fn what_manager_and_pdisks_disagree_about_is_named() {
     fs::rename(dir.join("manager"), dir.join("manager.new")).unwrap();
     ok(&["manager", "restore", "--dir", name, dump.to_str().unwrap()]);
     cluster.start();
+    cluster.wait_all_ok(PATIENCE);
     let verified = common::ropewalk(&["pool", "verify", "--dir", name, "--json"]);
     assert!(!verified.status.success());
     let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
