@@ -57,11 +57,11 @@ fn nobody_waits_in_a_session_that_has_ended() {
 
     let (tell, told) = mpsc::channel();
     let sync = tell.clone();
-    thread::spawn(move || {
+    let writer = thread::spawn(move || {
         file.write_all(&content).unwrap();
         sync.send(("fsync", file.sync_all().unwrap_err())).unwrap();
     });
-    thread::spawn(move || tell.send(("read", other.read(&mut [0; 4096]).unwrap_err())).unwrap());
+    let reader = thread::spawn(move || tell.send(("read", other.read(&mut [0; 4096]).unwrap_err())).unwrap());
     // They are to be under way; one that comes later ends all the same.
     thread::sleep(Duration::from_secs(1));
     assert!(told.try_recv().is_err());
@@ -72,13 +72,19 @@ fn nobody_waits_in_a_session_that_has_ended() {
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{what}");
         println!("{what} ended after {:?}", ended.elapsed());
     }
+    // What is open would be in its way.
+    [writer, reader].into_iter().for_each(|thread| thread.join().unwrap());
     let began = Instant::now();
     let mut umount = std::process::Command::new(ROPEWALK);
     let mut umount = umount.args(["umount", mounts.all[1].to_str().unwrap()]).spawn().unwrap();
-    while umount.try_wait().unwrap().is_none() {
+    let status = loop {
+        if let Some(status) = umount.try_wait().unwrap() {
+            break status;
+        }
         assert!(began.elapsed() < AT_ONCE, "the unmount waits on\n{}", mounts.cluster.logs());
         thread::sleep(Duration::from_millis(50));
-    }
+    };
+    assert!(status.success(), "{status}");
     println!("unmounted after {:?}", began.elapsed());
     drop(servers);
     mounts.cluster.wait_all_ok(Duration::from_secs(120));
