@@ -135,7 +135,7 @@ impl Rounds {
 
 /// One fault, until what is to be seen with it was seen.
 fn alone(fault: Fault, field: &mut Field<'_>, load: &Load, random: &mut Random) {
-    let leader = field.leader().unwrap();
+    let leader = field.leads();
     let begun = Instant::now();
     fault.begin(field, leader, random, Some(load));
     match fault.meanwhile() {

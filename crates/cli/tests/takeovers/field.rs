@@ -137,11 +137,20 @@ impl<'a> Field<'a> {
         self.leaders().first().copied()
     }
 
+    /// The same, as soon as it can be seen: on a busy machine it may answer late.
+    pub fn leads(&self) -> usize {
+        self.wait_for_leader("a manager is active", |_| true)
+    }
+
     /// Waits until another one is active; which.
     pub fn another_leads(&self, than: usize) -> usize {
+        self.wait_for_leader("another manager is active", |leader| leader != than)
+    }
+
+    fn wait_for_leader(&self, what: &str, is_it: impl Fn(usize) -> bool) -> usize {
         let mut found = None;
-        until("another manager is active", || {
-            found = self.leaders().into_iter().find(|leader| *leader != than);
+        until(what, || {
+            found = self.leaders().into_iter().find(|leader| is_it(*leader));
             found.is_some()
         });
         found.unwrap()
