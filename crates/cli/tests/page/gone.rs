@@ -64,7 +64,8 @@ pub fn the_manager(browser: &Browser, cluster: &Cluster, port: u16) {
         "query",
         "process.cpu_us[process=manager]",
         "--from",
-        "-59s",
+        // Pictures may take a while.
+        "-290s",
         "--step",
         "1s",
     ]);
