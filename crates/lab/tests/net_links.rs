@@ -122,17 +122,19 @@ impl Load {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    /// The longest time without an answer during `time`.
+    /// The longest time without an answer during `time`. How long the machine stands still, as this thread sees it, does not count.
     fn longest_pause(&self, time: Duration) -> Duration {
-        let (began, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+        const TICK: Duration = Duration::from_millis(2);
+        let (mut passed, mut pause, mut longest) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let mut done = self.done.load(Ordering::Relaxed);
-        while began.elapsed() < time {
-            std::thread::sleep(Duration::from_millis(2));
+        while passed < time {
+            let slept = Instant::now();
+            std::thread::sleep(TICK);
+            let tick = slept.elapsed().min(5 * TICK);
             let now = self.done.load(Ordering::Relaxed);
-            if now != done {
-                (done, last) = (now, Instant::now());
-            }
-            longest = longest.max(last.elapsed());
+            pause = if now == done { pause + tick } else { Duration::ZERO };
+            (done, passed) = (now, passed + tick);
+            longest = longest.max(pause);
         }
         longest
     }
@@ -144,9 +146,17 @@ impl Load {
     }
 }
 
-/// Each link carries its share of what one direction carries in all.
-fn assert_equal(bytes: &[u64], what: &str) {
-    assert!(are_equal(bytes), "{what}: {bytes:?}");
+/// Waits until each link carries its share of what one direction carries in all: on a busy machine now this one stands still, now that
+/// one.
+fn until_equal(pair: &Pair, what: &str, carried: impl Fn() -> Vec<u64>) {
+    let began = Instant::now();
+    loop {
+        let bytes = carried();
+        if are_equal(&bytes) {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{what}: {bytes:?} {:#?}", pair.status());
+    }
 }
 
 fn are_equal(bytes: &[u64]) -> bool {
@@ -163,10 +173,11 @@ fn connections_take_all_links_in_both_directions() {
         for op in [WRITE, READ] {
             let load = pair.load(op);
             load.more(20);
-            let shares = pair.shares(&load, 200);
+            until_equal(&pair, &format!("{what}, op {op}"), || {
+                let shares = pair.shares(&load, 200);
+                shares.iter().map(|s| if op == WRITE { s.0 } else { s.1 }).collect()
+            });
             load.end(&pair);
-            let out: Vec<u64> = shares.iter().map(|s| if op == WRITE { s.0 } else { s.1 }).collect();
-            assert_equal(&out, &format!("{what}, op {op}: {:#?}", pair.status().rails));
         }
         let placement = pair.status().rails[0].placement.clone().unwrap();
         assert_eq!((placement.links_out, placement.links_back), (links.into(), links.into()), "{what}");
@@ -178,6 +189,7 @@ fn where_connections_cannot_help_it_says_why() {
     let pair = Pair::new(Spec { join: Join::Ecmp { policy: 0 }, ..Spec::default() }, 4);
     let load = pair.load(WRITE);
     load.more(20);
+    pair.until("placed", |peer| peer.rails.iter().any(|r| r.placement.is_some()));
     load.end(&pair);
     let placement = pair.status().rails[0].placement.clone().unwrap();
     assert_eq!((placement.links_out, placement.links_back), (1, 1), "{placement:?}");
@@ -200,9 +212,8 @@ fn a_growing_group_is_placed_anew_under_load() {
         bulk.len() == 2 && bulk.iter().all(|c| c.path.is_some())
     });
     load.more(40);
-    let out: Vec<u64> = pair.shares(&load, 200).iter().map(|s| s.0).collect();
+    until_equal(&pair, "after growing", || pair.shares(&load, 200).iter().map(|s| s.0).collect());
     load.end(&pair);
-    assert_equal(&out, "after growing");
 }
 
 #[test]
@@ -279,14 +290,9 @@ fn a_rail_lost_in_any_way_is_left_and_taken_back_and_no_request_fails() {
             peer.rails.iter().all(|r| r.up && r.connections > 0)
         });
         // How soon depends on how soon the returned one is measured to be as fast as before.
-        let began = Instant::now();
-        loop {
-            let out: Vec<u64> = pair.shares(&load, 100).iter().map(|s| s.0).collect();
-            if are_equal(&out) {
-                break;
-            }
-            assert!(began.elapsed() < SOON, "after {state:?}: {out:?}");
-        }
+        until_equal(&pair, &format!("after {state:?}"), || {
+            pair.shares(&load, 100).iter().map(|s| s.0).collect()
+        });
     }
     load.end(&pair);
     // What a lost rail was asked is asked again on another; the first may still be on its way.
