@@ -142,7 +142,9 @@ fn a_mount_whose_process_is_gone_is_replaced() {
     child.kill().unwrap();
     child.wait().unwrap();
     // Over io_uring the kernel takes a moment to find out.
-    wait_until("the mount to be dead", || fs::metadata(dir.path()).unwrap_err().raw_os_error() == Some(107));
+    wait_until("the mount to be dead", || {
+        fs::metadata(dir.path()).is_err_and(|error| error.raw_os_error() == Some(107))
+    });
     let mount = try_mount(&m, MountOptions::new(dir.path(), "model")).unwrap();
     fs::write(dir.path().join("y"), "y").unwrap();
     m.runtime.block_on(mount.unmount(false)).unwrap();

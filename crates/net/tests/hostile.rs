@@ -425,6 +425,21 @@ async fn a_lost_request_goes_to_a_new_process_only_where_the_call_allows_it() {
     assert_eq!(reply.payload.downcast::<Vec<u8>>().unwrap().0[..7], *b"payload");
 }
 
+/// A server where one was: its port is free when the last task of that one has ended.
+async fn again_at(addr: std::net::SocketAddr) -> Endpoint {
+    let server = timeout(SOON, async {
+        loop {
+            match Endpoint::start(EndpointConfig { listen: vec![addr], ..listening(1) }) {
+                Ok(server) => return server,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    });
+    let server = server.await.expect("the port is free again");
+    server.serve(Service::Lab, lab());
+    server
+}
+
 #[tokio::test]
 async fn no_server_ends_with_patience_and_a_server_that_comes_is_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -443,7 +458,7 @@ async fn no_server_ends_with_patience_and_a_server_that_comes_is_used() {
             async move { peer.call(Call { patience: Some(SOON), idempotent: true, ..call(ECHO, b"hi") }).await }
         });
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let (server, _) = server_with(EndpointConfig { listen: vec![addr], ..listening(1) });
+        let server = again_at(addr).await;
         let reply = timeout(SOON, waiting).await.unwrap().unwrap();
         assert_eq!(&reply.unwrap_or_else(|e| panic!("life {life}: {e}")).body[..], b"hi");
         server.shutdown();
@@ -525,14 +540,7 @@ async fn the_end_of_an_endpoint_ends_its_calls_and_frees_its_port() {
     assert!(matches!(ended, Err(CallError::Shutdown)), "{ended:?}");
     assert!(matches!(peer.call(call(ECHO, b"")).await, Err(CallError::Shutdown)));
     drop(server);
-    timeout(SOON, async {
-        while Endpoint::start(EndpointConfig { listen: vec![addr], ..listening(1) }).is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .expect("the port is free again");
-    let _ = Service::Lab;
+    again_at(addr).await;
 }
 
 proptest! {

@@ -137,8 +137,8 @@ async fn connections_beyond_the_bound_go_by_tcp() {
     for client in &clients {
         echo(&client.peer(&[addr]), 100_000).await.unwrap();
     }
-    until("all stand", || by(&server).len() == 64).await;
-    assert_eq!(by(&server).iter().filter(|by| **by == "shm").count(), 3);
+    let shared = || by(&server).iter().filter(|by| **by == "shm").count();
+    until("all stand, as many as may be by memory", || by(&server).len() == 64 && shared() == 3).await;
     for client in &clients {
         let peer = client.peer(&[addr]);
         futures(&peer, 40).await;
