@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+use std::sync::Arc;
+
 use crate::common::*;
 
 fn hits(cluster: &Cluster) -> u64 {
@@ -12,7 +14,7 @@ fn hits(cluster: &Cluster) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_working_set_that_fits_is_served_from_memory_and_never_stale() {
     let cluster = Cluster::start("2+1p", 1 << 20, 3, 1).await;
-    let mut client = cluster.client();
+    let mut client = cluster.patient_client(|endpoint| Arc::new(stripe::NetTransport::new(endpoint)));
     cluster.seen().await;
     for block in 0..4 {
         client.put(block, content(block, 256)).await;

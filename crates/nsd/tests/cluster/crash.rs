@@ -23,7 +23,31 @@ const BLOCK: u32 = 256 << 10;
 /// Lets a number of changes through; after that the client is as good as dead.
 struct Cut {
     inner: NetTransport,
-    left: Arc<AtomicI64>,
+    counts: Arc<Counts>,
+}
+
+struct Counts {
+    left: AtomicI64,
+    /// Calls that were let through and are not answered.
+    under_way: AtomicI64,
+}
+
+impl Counts {
+    /// A change was kept back, and all before it has come to its end.
+    async fn dead(&self) {
+        while self.left.load(Ordering::SeqCst) >= 0 || self.under_way.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// One that is under way, until it has been answered or nobody waits for it.
+struct UnderWay(Arc<Counts>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl NsdTransport for Cut {
@@ -32,10 +56,17 @@ impl NsdTransport for Cut {
             call.request,
             NsdRequest::Prepare { .. } | NsdRequest::Adopt { .. } | NsdRequest::Discard { .. }
         );
-        if changes && self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+        self.counts.under_way.fetch_add(1, Ordering::SeqCst);
+        let under_way = UnderWay(Arc::clone(&self.counts));
+        if changes && self.counts.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             return Box::pin(std::future::pending());
         }
-        self.inner.call(call)
+        let answer = self.inner.call(call);
+        Box::pin(async move {
+            let answer = answer.await;
+            drop(under_way);
+            answer
+        })
     }
 }
 
@@ -49,10 +80,10 @@ async fn story(code: &str, nodes: u32, per_node: u32, down: bool, cuts: std::ops
     let (mut forward, mut back) = (0, 0);
     for cut in cuts {
         let mut rng = Rng(cut as u64);
-        let left = Arc::new(AtomicI64::new(i64::MAX));
-        let cutting = Arc::clone(&left);
+        let counts = Arc::new(Counts { left: AtomicI64::new(i64::MAX), under_way: AtomicI64::new(0) });
+        let of = Arc::clone(&counts);
         let mut client = cluster
-            .client_over(move |endpoint| Arc::new(Cut { inner: NetTransport::new(endpoint), left: cutting }));
+            .client_over(move |endpoint| Arc::new(Cut { inner: NetTransport::new(endpoint), counts: of }));
         cluster.seen().await;
         client.blocks = blocks.clone();
         // A new block, and one that is changed in parts, twice, before it dies.
@@ -65,7 +96,7 @@ async fn story(code: &str, nodes: u32, per_node: u32, down: bool, cuts: std::ops
             cluster.manager.lost_node(NodeId(1));
             cluster.seen().await;
         }
-        left.store(cut, Ordering::SeqCst);
+        counts.left.store(cut, Ordering::SeqCst);
         let mut maybe = client.blocks.clone();
         let mut maybe_of = None;
         let dying = async {
@@ -87,7 +118,10 @@ async fn story(code: &str, nodes: u32, per_node: u32, down: bool, cuts: std::ops
                 maybe_of = None;
             }
         };
-        let _ = tokio::time::timeout(Duration::from_millis(400), dying).await;
+        tokio::select! {
+            () = dying => {}
+            () = counts.dead() => {}
+        }
         let acknowledged = client.blocks.clone();
         cluster.manager.fence(client.session);
         cluster.manager.in_force().await;

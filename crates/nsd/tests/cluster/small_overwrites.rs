@@ -62,8 +62,9 @@ async fn a_small_overwrite_touches_one_data_strip_and_the_parity() {
     let cluster = Cluster::start("8+2p", 1 << 20, 5, 2).await;
     let counts = Arc::new(Counts::default());
     let of = Arc::clone(&counts);
-    let mut client = cluster
-        .client_over(move |endpoint| Arc::new(Counting { inner: NetTransport::new(endpoint), counts: of }));
+    let mut client = cluster.patient_client(move |endpoint| {
+        Arc::new(Counting { inner: NetTransport::new(endpoint), counts: of })
+    });
     cluster.seen().await;
     client.put(0, content(1, 256)).await;
     client.adopt_all().await;

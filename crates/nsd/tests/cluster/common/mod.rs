@@ -348,10 +348,24 @@ impl Cluster {
     }
 
     pub fn client_over(&self, transport: impl FnOnce(Endpoint) -> Arc<dyn NsdTransport>) -> Client {
+        self.client_with(IoConfig::default(), transport)
+    }
+
+    /// One that waits for answers however late they are, instead of reading parity: for who counts what is read, on a busy machine too.
+    pub fn patient_client(&self, transport: impl FnOnce(Endpoint) -> Arc<dyn NsdTransport>) -> Client {
+        let hedge_min = Duration::from_secs(30);
+        self.client_with(IoConfig { hedge_min, ..IoConfig::default() }, transport)
+    }
+
+    fn client_with(
+        &self,
+        config: IoConfig,
+        transport: impl FnOnce(Endpoint) -> Arc<dyn NsdTransport>,
+    ) -> Client {
         let session = self.manager.client();
         let endpoint = Endpoint::start(endpoint_config()).unwrap();
         let transport = transport(endpoint.clone());
-        let config = IoConfig { deadline: Duration::from_secs(30), ..IoConfig::default() };
+        let config = IoConfig { deadline: Duration::from_secs(30), ..config };
         let reporter: Arc<dyn SilenceReporter> = Arc::new(());
         let io = StripeIo::new(transport, self.views.clone(), SessionCell::new(session), reporter, config);
         let grant = Grant(session.0);
