@@ -136,8 +136,8 @@ mod tests {
             }
         };
         let patience = Duration::from_secs(1);
+        // The first is polled first: it waits by now.
         let (stuck, ()) = tokio::join!(bounded("write", patience, steps(1000, false)), async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
             let list = waits.list();
             assert_eq!((list.len(), list[0].operation, list[0].what), (1, Some("write"), "its turn"));
         });
