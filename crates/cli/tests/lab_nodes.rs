@@ -138,15 +138,46 @@ fn every_node_that_serves_takes_part_on_mounts_only() {
     }
     // What was seen meanwhile is a worksheet, with each cell as a mark on its time axis.
     let sheets = cluster.json(&["analytics", "worksheet", "list"]);
-    assert_eq!((&sheets[0]["name"], sheets[0]["marks"].as_array().map(Vec::len)), (&"out".into(), Some(4)));
+    let sheet = run["seen"]["worksheet"].as_str().unwrap();
+    assert_eq!((&sheets[0]["name"], sheets[0]["marks"].as_array().map(Vec::len)), (&sheet.into(), Some(4)));
     let html = path("out.html");
-    ok(&["analytics", "worksheet", "export", "out", "--dir", dir, "--out", &html]);
+    ok(&["analytics", "worksheet", "export", sheet, "--dir", dir, "--out", &html]);
     let cell = sheets[0]["marks"][0]["text"].as_str().unwrap();
     assert!(fs::read_to_string(html).unwrap().contains(cell), "{cell} is on the time axis");
     leads_to_what_was_seen(&out, &sheets[0]);
+    failed_cells_lead_there_as_well(&cluster, &plan_file, &path("again"), mnt);
     step_load(&plan_file, &path("steps"), (dir, mnt), &agents);
     let left: Vec<_> = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["link"], "the files of the run are gone");
+}
+
+/// A run whose cells fail, in a directory of the same name: it has a worksheet of its own, and each failed cell leads there.
+fn failed_cells_lead_there_as_well(cluster: &Cluster, plan_file: &str, place: &str, mnt: &str) {
+    let before = cluster.json(&["analytics", "worksheet", "list"]);
+    // More than there is room for.
+    let series = "engine = 'perf'\nfigure = 'operations'\n\
+                  set = { operation = 'create', pattern = 'seq', record = '256k', amount = '1t' }\n";
+    let mut text = plan(series).replace("[1, 'n']", "[1]").replace("repeats = 2", "repeats = 1");
+    text = text.replace("'mine'", "'too-much'");
+    fs::write(plan_file, text).unwrap();
+    let (dir, out) = (cluster.dir(), format!("{place}/out"));
+    let dir = dir.to_str().unwrap();
+    let error = refused(&["lab", "run", plan_file, "--out", &out, "--cluster", dir, "--writable", mnt]);
+    assert!(error.contains("1 of 1 cells failed"), "{error}");
+    let after = cluster.json(&["analytics", "worksheet", "list"]);
+    let (before, after) = (before.as_array().unwrap(), after.as_array().unwrap());
+    assert!(after.len() == before.len() + 1 && before.iter().all(|sheet| after.contains(sheet)), "{after:?}");
+    let sheet = after.iter().find(|sheet| !before.contains(sheet)).unwrap();
+    let report: Value = serde_json::from_str(&ok(&["lab", "report", &out, "--format", "json"])).unwrap();
+    let missing = &report["plans"][0]["missing"][0];
+    assert_eq!(missing["cell"], sheet["marks"][0]["text"], "{missing}");
+    let address = missing["seen"].as_str().unwrap();
+    assert!(address.contains(&format!("#worksheet={}&from=", sheet["name"].as_str().unwrap())), "{address}");
+    let html = fs::read_to_string(Path::new(&out).join("report.html")).unwrap();
+    let link = format!("<a href=\"{}\">What the cluster did then</a></li>", address.replace('&', "&amp;"));
+    assert!(html.contains(&link), "{address}: {html}");
+    let markdown = ok(&["lab", "report", &out, "--format", "md"]);
+    assert!(markdown.contains(&format!("[What the cluster did then]({address})")), "{address}: {markdown}");
 }
 
 /// Verdict and steps of the report lead to the worksheet, each to the time of its cell, which is a mark there.
@@ -168,7 +199,8 @@ fn leads_to_what_was_seen(out: &str, sheet: &Value) {
             of("from") * 1_000_000 < us("from_at_us") && us("to_at_us") < of("to") * 1_000_000,
             "{address} {mark}"
         );
-        assert!(address.contains("#worksheet=out&"), "{address}");
+        let named = format!("#worksheet={}&", sheet["name"].as_str().unwrap());
+        assert!(address.contains(&named), "{address}");
         assert!(
             html.contains(&format!("<a href=\"{}\">", address.replace('&', "&amp;"))),
             "{address}: {html}"

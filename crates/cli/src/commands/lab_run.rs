@@ -267,7 +267,8 @@ fn summary(report: &Report) {
     for plan in &report.plans {
         let name = &plan.planned.plan.name;
         output::line(format!("{name}: {}", report::sentence(plan)));
-        let lines = plan.choices.iter().chain(&plan.missing).take(50);
+        let missing = plan.missing.iter().map(ToString::to_string);
+        let lines = plan.choices.iter().cloned().chain(missing).take(50);
         lines.for_each(|line| output::line(format!("{name}: {line}")));
     }
     for series in report.plans.iter().flat_map(|plan| &plan.series) {

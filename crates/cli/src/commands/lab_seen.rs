@@ -1,9 +1,13 @@
 //! What the clusters under test did during a run of the lab: a worksheet of analytics in the directory of each, with the run's
 //! cells as marks on the time axis. The run's own file names it: so its report leads there, and a resumed run adds its cells.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::Result;
+use base::when;
 use lab::{
     cell::Record,
     results::{self, Results, Seen},
@@ -25,17 +29,21 @@ pub fn place(clusters: &[ClusterDir], out: &Path) -> Result<Option<Seen>> {
     // Several directories on the mounts of one cluster.
     places.sort();
     places.dedup();
-    let seen = Seen { worksheet: name(&std::path::absolute(out)?), clusters: places };
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let seen = Seen { worksheet: name(&std::path::absolute(out)?, begun), clusters: places };
     Ok(Some(seen).filter(|seen| !seen.clusters.is_empty()))
 }
 
-/// The name of a results directory, as far as a worksheet may have it.
-fn name(out: &Path) -> String {
+/// The name of a results directory, as far as a worksheet may have it, and when the run began (milliseconds since 1970):
+/// another run in a directory that is called alike has a worksheet of its own.
+fn name(out: &Path, begun: u64) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = out.file_name().unwrap_or_default().to_string_lossy().chars().map(plain).collect();
+    let date = when::date_time(begun / 1000).replace(' ', "T").replace(['-', ':', 'Z'], "");
+    let begun = format!("{date}.{:03}", begun % 1000);
     // The end of a long one tells more.
-    let end = name[name.len().saturating_sub(NAME_MAX)..].trim_start_matches('.');
-    if end.is_empty() { "lab".to_owned() } else { end.to_owned() }
+    let end = name[name.len().saturating_sub(NAME_MAX - begun.len() - 1)..].trim_start_matches('.');
+    format!("{}-{begun}", if end.is_empty() { "lab" } else { end })
 }
 
 /// Keeps it, and says where. A run is not the worse without.
@@ -81,16 +89,24 @@ mod tests {
     #[test]
     fn every_results_directory_gives_a_name_that_a_worksheet_may_have() {
         let dir = tempfile::tempdir().unwrap();
+        let begun = 1_795_269_660_007;
         for (out, wanted) in [
             ("/a/out", "out".to_owned()),
             ("/a/.b c\u{e9}", "b-c-".to_owned()),
             ("/", "lab".to_owned()),
             ("/a/..", "lab".to_owned()),
-            (&format!("/a/{}", "x".repeat(100)), "x".repeat(NAME_MAX)),
+            (&format!("/a/{}", "x".repeat(100)), "x".repeat(44)),
         ] {
-            let name = name(Path::new(out));
-            assert_eq!(name, wanted, "{out}");
+            let name = name(Path::new(out), begun);
+            assert_eq!(name, format!("{wanted}-20261121T140100.007"), "{out}");
             sheet(&name, &[]).unwrap().save(dir.path()).unwrap();
         }
+    }
+
+    #[test]
+    fn runs_in_directories_that_are_called_alike_have_worksheets_of_their_own() {
+        let names = [("/a/out", 5), ("/b/out", 6), ("/a/out", 1_795_269_660_007)];
+        let names = names.map(|(out, begun)| name(Path::new(out), begun));
+        assert_eq!(std::collections::BTreeSet::from(names.clone()).len(), names.len(), "{names:?}");
     }
 }

@@ -43,8 +43,28 @@ pub struct PlanReport {
     /// What the values of the picked parameter gave.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// What was not measured, and why.
-    pub missing: Vec<String>,
+    /// What was not measured, or not right.
+    pub missing: Vec<Missing>,
+}
+
+/// What was not measured, or not right, and why.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Missing {
+    /// The cell that failed; none where there was nothing to measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cell: Option<String>,
+    /// Why.
+    pub why: String,
+    /// Where one sees what the clusters under test did during the cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen: Option<String>,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.cell.iter().try_for_each(|cell| write!(f, "{cell}: "))?;
+        f.write_str(&self.why)
+    }
 }
 
 /// One series.
@@ -130,15 +150,19 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
     let mut series = Vec::new();
     for one in &planned.plan.series {
         let analysis = expect::analyse(planned, one, &own, &run.machine, &best);
-        for record in own.iter().filter(|r| r.cell.series == one.name) {
-            missing.extend(record.error.as_ref().map(|error| format!("{}: {error}", record.id)));
-        }
+        let failed = |record: &Record| {
+            let why = record.error.clone()?;
+            let seen = run.seen.as_ref().map(|seen| seen::at(seen, record));
+            Some(Missing { cell: Some(record.id.clone()), why, seen })
+        };
+        missing.extend(own.iter().filter(|r| r.cell.series == one.name).filter_map(failed));
         if analysis.points.is_empty() {
             // What a machine cannot show at all is said once.
-            let line = match one.absent(run.environment.numa_nodes) {
+            let why = match one.absent(run.environment.numa_nodes) {
                 Some(why) => why.to_owned(),
                 None => format!("{}: not measured: no target for it, or the run was stopped", one.name),
             };
+            let line = Missing { cell: None, why, seen: None };
             if !missing.contains(&line) {
                 missing.push(line);
             }

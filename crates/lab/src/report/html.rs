@@ -115,7 +115,7 @@ fn plan(page: &mut String, report: &PlanReport) {
     if !report.missing.is_empty() {
         page.push_str("<div class=\"missing\"><h3>Not measured, or not right</h3><ul>\n");
         for line in report.missing.iter().take(50) {
-            let _ = writeln!(page, "<li>{}</li>", escape(line));
+            let _ = writeln!(page, "<li>{}{}</li>", escape(&line.to_string()), then(line.seen.as_deref()));
         }
         page.push_str("</ul></div>\n");
     }
@@ -213,10 +213,16 @@ fn verdict(page: &mut String, verdict: &Verdict, seen: Option<&str>) {
         let _ = writeln!(page, "<li>{}</li>", escape(line));
     }
     page.push_str("</ul></details>");
-    if let Some(address) = seen {
-        let _ = write!(page, "<p><a href=\"{}\">What the cluster did then</a></p>", escape(address));
+    if seen.is_some() {
+        let _ = write!(page, "<p>{}</p>", then(seen));
     }
     page.push_str("</div>\n");
+}
+
+/// A link to what the cluster did during a cell.
+fn then(seen: Option<&str>) -> String {
+    let link = |address| format!(" <a href=\"{}\">What the cluster did then</a>", escape(address));
+    seen.map(link).unwrap_or_default()
 }
 
 /// What the chart's lines rest on.

@@ -93,7 +93,8 @@ pub fn markdown(report: &Report) -> String {
             );
         }
         for line in &plan.missing {
-            let _ = writeln!(text, "\nNot measured, or not right: {line}");
+            let then = line.seen.as_ref().map(|address| format!(" [What the cluster did then]({address})"));
+            let _ = writeln!(text, "\nNot measured, or not right: {line}{}", then.unwrap_or_default());
         }
     }
     text

@@ -46,7 +46,8 @@ pub fn sentence(report: &PlanReport) -> String {
     let named = |limit: Limit| !matches!(limit, Limit::None | Limit::NotKnown | Limit::Neighbour);
     let surest = limits.iter().max_by_key(|one| (count(one.0), sure(one.0), named(one.0)));
     let Some(&(limit, ..)) = surest else {
-        let why = report.missing.first().map_or("it has no series with a target", String::as_str);
+        let why =
+            report.missing.first().map_or("it has no series with a target".to_owned(), ToString::to_string);
         return format!("nothing was measured: {why}");
     };
     // One step is held against itself, if nothing else bounds it.
