@@ -25,8 +25,8 @@ use super::{
 use table::{Cells, Closed, SETS, Table, set_of};
 
 const SHARDS_MAX: usize = 16;
-/// One record in so many is timed.
-const TIMED_ONE_IN: u64 = 1024;
+/// Of so many that a thread counts one is looked at.
+const SAMPLED_ONE_IN: u32 = 1024;
 
 /// What kind of operation is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -84,6 +84,8 @@ pub struct Recorder {
     shards: Box<[Shard]>,
     /// Empty; changes places with each shard when it is closed.
     spare: Mutex<Table>,
+    /// What counting takes.
+    samples: Mutex<cost::Samples>,
     seed: Seed,
 }
 
@@ -132,10 +134,14 @@ pub fn names_of(set: Set) -> Option<Names> {
     RECORDERS[set as usize].get().map(|recorder| recorder.names)
 }
 
-fn shard_of_thread() -> usize {
+/// The number of this thread, and whether what it counts now is looked at.
+fn thread() -> (usize, bool) {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static MINE: Cell<usize> = Cell::new(THREADS.fetch_add(1, Relaxed)));
-    MINE.get()
+    thread_local!(static MINE: Cell<(usize, u32)> = Cell::new((THREADS.fetch_add(1, Relaxed), 0)));
+    let (number, counted) = MINE.get();
+    let counted = (counted + 1) % SAMPLED_ONE_IN;
+    MINE.set((number, counted));
+    (number, counted == 0)
 }
 
 impl Recorder {
@@ -148,6 +154,7 @@ impl Recorder {
             names,
             shards: (0..shards).map(|_| Shard(Mutex::new(Table::new()))).collect(),
             spare: Mutex::new(Table::new()),
+            samples: Mutex::default(),
             seed: Seed::new(),
         }
     }
@@ -159,25 +166,30 @@ impl Recorder {
         }
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let key = Key { size: size_octave(bytes), ..*key };
-        let mut table = self.shards[shard_of_thread() % self.shards.len()].0.lock();
-        table.recorded += 1;
-        let timed = table.recorded.is_multiple_of(TIMED_ONE_IN).then(cost::thread_cpu);
-        let hash = self.seed.hash(&key);
-        table.add(&key, hash, bytes, ns);
-        if let Some(begun) = timed {
-            table.timed += cost::since(begun);
+        let (thread, is_sample) = thread();
+        let shard = &self.shards[thread % self.shards.len()];
+        if !is_sample {
+            return self.count(shard, &key, bytes, ns);
         }
+        let took = cost::sample(cost::thread_cpu, || self.count(shard, &key, bytes, ns));
+        shard.0.lock().took(took);
     }
 
-    /// Ends the second: its operations, at most `rows_max` keys of them apart, the sums by operation, and how long the
-    /// counting took, by a sample.
+    fn count(&self, shard: &Shard, key: &Key, bytes: u64, ns: u64) {
+        let mut table = shard.0.lock();
+        let hash = self.seed.hash(key);
+        table.add(key, hash, bytes, ns);
+    }
+
+    /// Ends the second: its operations, at most `rows_max` keys of them apart, the sums by operation, and what CPU time the
+    /// counting took.
     pub(super) fn close(&self, rows_max: usize) -> (Operations, BTreeMap<u8, Amount>, Duration) {
         // The second number: by how much less than the floors of its set a key missed.
         let mut rows: HashMap<Key, (Cells, u64)> = HashMap::new();
         let mut other: BTreeMap<u8, Cells> = BTreeMap::new();
         let mut floors = [0; SETS];
-        let mut took = Duration::ZERO;
-        let mut spare = self.spare.lock();
+        let (mut recorded, mut sampled) = (0, 0);
+        let (mut spare, mut samples) = (self.spare.lock(), self.samples.lock());
         for shard in &self.shards {
             std::mem::swap(&mut *shard.0.lock(), &mut *spare);
             spare.each(|Closed { key, cells, less }| {
@@ -189,9 +201,11 @@ impl Recorder {
             for (op, cells) in spare.other() {
                 other.entry(op).or_insert(Cells::NONE).merge(cells);
             }
-            took += spare.timed * TIMED_ONE_IN as u32;
+            (recorded, sampled) = (recorded + spare.recorded, sampled + spare.sampled);
+            samples.add(&spare.samples);
             spare.clear();
         }
+        let took = samples.cost(recorded, sampled);
         let mut totals = other.clone();
         for (key, (cells, _)) in &rows {
             totals.entry(key.op).or_insert(Cells::NONE).merge(cells);
@@ -306,6 +320,18 @@ mod tests {
             assert_eq!(all, totals.get(&0).cloned().unwrap_or_default());
             assert_eq!(all.latency, if again { Vec::new() } else { given.clone().into_iter().collect() });
         }
+    }
+
+    #[test]
+    fn counting_costs_something_and_nothing_costs_nothing() {
+        let recorder = own();
+        for n in 0..u64::from(50 * SAMPLED_ONE_IN) {
+            recorder.record(&Key { inode: n % 40, ..Key::default() }, 4096, Duration::from_micros(n));
+        }
+        let (operations, _, took) = recorder.close(512);
+        assert_eq!(total(&operations).0, u64::from(50 * SAMPLED_ONE_IN));
+        assert!(took > Duration::ZERO);
+        assert_eq!(recorder.close(512).2, Duration::ZERO, "a second in which nothing was counted");
     }
 
     #[test]

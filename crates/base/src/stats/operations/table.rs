@@ -6,9 +6,8 @@
 //! first the sum of the latencies says all. Where each operation is of another file no row has one, and rows come and go
 //! by the touch of two lines.
 
-use std::time::Duration;
-
 use crate::stats::{
+    cost::Sample,
     counted::{Amount, Key, weight},
     histogram::{LATENCY_BUCKETS, latency_bucket},
 };
@@ -18,6 +17,8 @@ pub(super) const SETS: usize = 64;
 const ROWS: usize = WAYS * SETS;
 /// Operations of one kind of record, at most.
 const OPS: usize = 128;
+/// Samples of what counting takes, of one second.
+const SAMPLES: usize = 64;
 
 /// What was counted of a key, or of many.
 #[derive(Clone)]
@@ -99,7 +100,9 @@ pub(super) struct Table {
     used: Vec<u16>,
     other: Box<[Cells]>,
     pub recorded: u64,
-    pub timed: Duration,
+    /// What counting some of them took, and of how many that is known.
+    pub samples: Vec<Sample>,
+    pub sampled: u64,
 }
 
 pub(super) fn set_of(hash: u64) -> usize {
@@ -107,8 +110,9 @@ pub(super) fn set_of(hash: u64) -> usize {
 }
 
 impl Table {
-    pub const MEMORY: usize =
-        ROWS * (size_of::<Row>() + size_of::<Latency>() + size_of::<(u32, u16)>()) + OPS * size_of::<Cells>();
+    pub const MEMORY: usize = ROWS * (size_of::<Row>() + size_of::<Latency>() + size_of::<(u32, u16)>())
+        + OPS * size_of::<Cells>()
+        + SAMPLES * size_of::<Sample>();
 
     pub fn new() -> Table {
         Table {
@@ -119,12 +123,14 @@ impl Table {
             used: Vec::with_capacity(ROWS),
             other: vec![Cells::NONE; OPS].into(),
             recorded: 0,
-            timed: Duration::ZERO,
+            samples: Vec::with_capacity(SAMPLES),
+            sampled: 0,
         }
     }
 
     /// Counts one operation of a key.
     pub fn add(&mut self, key: &Key, hash: u64, bytes: u64, ns: u64) {
+        self.recorded += 1;
         let tag = (hash >> 32) as u32 | 1;
         let first = set_of(hash) * WAYS;
         let tags = &self.tags[first..first + WAYS];
@@ -138,6 +144,14 @@ impl Table {
         row.bytes += bytes;
         row.ns = row.ns.saturating_add(ns);
         latency[latency_bucket(ns)] += 1;
+    }
+
+    /// What counting an operation took; a second keeps the first ones.
+    pub fn took(&mut self, sample: Sample) {
+        self.sampled += 1;
+        if self.samples.len() < SAMPLES {
+            self.samples.push(sample);
+        }
     }
 
     /// A row for a key that has none, with its first operation.
@@ -206,6 +220,7 @@ impl Table {
         }
         self.other.iter_mut().filter(|cells| cells.ops > 0).for_each(|cells| *cells = Cells::NONE);
         self.floors.fill(0);
-        (self.recorded, self.timed) = (0, Duration::ZERO);
+        self.samples.clear();
+        (self.recorded, self.sampled) = (0, 0);
     }
 }
