@@ -3,7 +3,7 @@
 // with anything in it has at least a sixth of the colour, and single slow operations are drawn larger than their cell.
 
 import { amount, colour, when } from "/words.js";
-import { drawMarks } from "/lines.js";
+import { drawMarks, marksNear, tell } from "/lines.js";
 import { goesToPaper } from "/redraw.js";
 
 const LEFT = 62, RIGHT = 14, TOP = 22, BOTTOM = 26;
@@ -93,7 +93,7 @@ export class Heat {
     }
     this.axes(context, from, to);
     this.legend(context, colours);
-    drawMarks(context, this.chart.page.marks(), this.x, TOP, height - BOTTOM);
+    drawMarks(context, this.chart.page.marks(), this.x, { left: LEFT, right: width - RIGHT, top: TOP, bottom: height - BOTTOM });
     if (this.box) this.outline(context);
     this.canvas.setAttribute("aria-label", `heat map: ${amount(all)} in all, up to ${amount(most)} in a cell`);
   }
@@ -193,10 +193,8 @@ export class Heat {
     const count = row?.steps[n];
     const [from, to] = this.chart.page.window();
     const band = this.band(place.bucket, place.bucket);
-    this.tip.textContent = `${when(this.times[n], to - from)}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
-    // All of it is seen, however near the edge.
-    this.tip.style.left = Math.max(Math.min(place.x + 12, this.place.clientWidth - this.tip.offsetWidth), 0) + "px";
-    this.tip.style.top = place.y + 14 + "px";
+    const said = `${when(this.times[n], to - from)}  ${band}: ${count === null ? "not recorded" : amount(count ?? 0)}`;
+    tell(this.tip, [said, ...marksNear(this.chart.page.marks(), this.x, place.x)], place);
   }
 
   end(event) {

@@ -1,6 +1,6 @@
 // Lines over time, by uPlot. A second in which nothing was recorded is a gap.
 
-import { amount, colour, when } from "/words.js";
+import { amount, clock, colour, el, ending, when } from "/words.js";
 
 /** Rows that have a line of their own. */
 const LINES_MAX = 8;
@@ -8,9 +8,12 @@ const LINES_MAX = 8;
 /** Numbers of the palette; `lines.js` alone decides who has which. */
 export const PALETTE = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
 
-/** Draws marks (events, cells of the lab) over a chart. */
-export function drawMarks(context, marks, x, top, bottom) {
+/** Draws marks (events, cells of the lab) over a chart, within its edges. */
+export function drawMarks(context, marks, x, { left, right, top, bottom }) {
   context.save();
+  context.beginPath();
+  context.rect(left, top, right - left, bottom - top);
+  context.clip();
   context.lineWidth = devicePixelRatio;
   for (const mark of marks) {
     context.strokeStyle = context.fillStyle = colour("mark");
@@ -35,17 +38,44 @@ export function drawMarks(context, marks, x, top, bottom) {
   context.restore();
 }
 
+/** How far a hand may miss a mark. */
+const NEAR = 5;
+
+/** What the marks at a place say. */
+export const marksNear = (marks, x, place) => marks.filter((mark) => Math.abs(x(mark.from) - place) <= NEAR).map((mark) => `${clock(mark.from)} ${mark.text}`);
+
+/** Shows a tip beside the pointer: all of it is seen, however near the edge. */
+export function tell(tip, lines, { x, y }) {
+  tip.textContent = lines.join("\n");
+  tip.hidden = false;
+  tip.style.left = Math.max(Math.min(x + 12, tip.parentNode.clientWidth - tip.offsetWidth), 0) + "px";
+  tip.style.top = Math.max(Math.min(y + 14, tip.parentNode.clientHeight - tip.offsetHeight), 0) + "px";
+}
+
 export class Lines {
   constructor(place, chart) {
     this.place = place;
     this.chart = chart;
     this.plot = null;
     this.shape = "";
+    this.tip = el("div.tip", { hidden: true });
+    place.append(this.tip);
+  }
+
+  /** What is under the pointer: the time, the figure of each line, marks. */
+  under(plot) {
+    const { idx, left, top } = plot.cursor;
+    this.tip.hidden = idx === null || idx === undefined || left < 0 || top < 0;
+    if (this.tip.hidden) return;
+    const figure = (row) => `${ending(row.name)}: ${row.steps[idx] === null ? "not recorded" : amount(row.steps[idx], this.unit)}`;
+    const marks = marksNear(this.chart.page.marks(), (at) => plot.valToPos(at, "x"), left);
+    tell(this.tip, [when(plot.data[0][idx], this.span()), ...this.shown.map(figure), ...marks], { x: left + plot.over.offsetLeft, y: top });
   }
 
   /** Draws rows ({name, steps}) over times; a change of what is shown makes the plot anew, new seconds do not. */
   draw(times, rows, unit) {
     const shown = rows.slice(0, LINES_MAX);
+    Object.assign(this, { shown, unit });
     const data = [times, ...shown.map((row) => row.steps)];
     const width = Math.max(this.place.clientWidth, 200);
     const height = window.innerWidth < 600 ? 150 : 190;
@@ -64,7 +94,11 @@ export class Lines {
         ],
         series: [{}, ...shown.map((row, at) => ({ label: row.name, stroke: colour(PALETTE[at]), width: 1.6, points: { show: false }, spanGaps: false }))],
         hooks: {
-          draw: [(plot) => drawMarks(plot.ctx, this.chart.page.marks(), (at) => plot.valToPos(at, "x", true), plot.bbox.top, plot.bbox.top + plot.bbox.height)],
+          draw: [(plot) => {
+            const { left, top, width, height } = plot.bbox;
+            drawMarks(plot.ctx, this.chart.page.marks(), (at) => plot.valToPos(at, "x", true), { left, right: left + width, top, bottom: top + height });
+          }],
+          setCursor: [(plot) => this.under(plot)],
           // Dragging takes a time.
           setSelect: [(plot) => {
             if (plot.select.width < 4) return;
@@ -89,5 +123,6 @@ export class Lines {
     this.plot?.destroy();
     this.plot = null;
     this.shape = "";
+    this.tip.remove();
   }
 }

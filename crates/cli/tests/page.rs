@@ -24,6 +24,8 @@ mod hosts;
 mod investigations;
 #[path = "page/machines.rs"]
 mod machines;
+#[path = "page/marks.rs"]
+mod marks;
 #[path = "common/mounts.rs"]
 mod mounts;
 #[path = "page/odd.rs"]

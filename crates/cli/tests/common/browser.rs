@@ -222,6 +222,11 @@ impl Browser {
         }
     }
 
+    /// Moves the mouse over a place of what is shown, in pixels.
+    pub fn hover(&self, x: f64, y: f64) {
+        self.mouse(&[json!({ "type": "pointerMove", "duration": 50, "x": x.round(), "y": y.round() })]);
+    }
+
     /// Clicks in the middle of an element.
     pub fn click(&self, element: &str) {
         self.drag(element, (0.5, 0.5), (0.5, 0.5));
