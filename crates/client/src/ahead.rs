@@ -38,7 +38,7 @@ pub(crate) struct Log {
     told: Notify,
     /// There is something to tell, or it is more urgent.
     wake: Notify,
-    /// Numbers were granted once: without, nothing can be in the log, and nobody has to look.
+    /// Something was, or is about to be, appended: before, nobody has to look.
     used: AtomicBool,
     /// Who asks for inode numbers.
     pub asking: tokio::sync::Mutex<()>,
@@ -86,6 +86,8 @@ impl Log {
     /// Appends what `make` says of what is there, under the lock; false: no room, or it says nothing.
     pub fn append_change(&self, make: impl FnOnce() -> Option<Change>) -> bool {
         let mut state = self.state.lock();
+        // Before `make` looks whether it may: who forbids it looks here afterwards.
+        self.used.store(true, SeqCst);
         if state.closed || state.queue.len() >= LOG_MAX {
             return false;
         }
@@ -110,7 +112,7 @@ impl Log {
         self.state.lock().numbers = first.0..first.0 + u64::from(count);
     }
 
-    /// Whether anything was ever made here.
+    /// Whether anything may ever have been appended.
     pub fn is_used(&self) -> bool {
         self.used.load(SeqCst)
     }

@@ -363,3 +363,29 @@ async fn with_durable_names_it_does_as_well() {
     assert_eq!(world.manager.record(new).unwrap().0, 3 * u64::from(BLOCK), "the manager has all of it");
     client.release(handle);
 }
+
+/// A directory from before, of which the client has only removed: it was granted no numbers.
+#[tokio::test]
+async fn who_only_removes_is_waited_for_as_well() {
+    let mut world = World::new(2, 1);
+    for name in ["a", "b", "c", "d"] {
+        world.manager.make(name.as_bytes(), 0, [].into_iter());
+    }
+    let client = world.mount(ahead());
+    for name in ["a", "b", "c", "d"] {
+        client.lookup(InodeNo::ROOT, name.as_bytes()).await.unwrap();
+    }
+    unlink(&client, InodeNo::ROOT, "a", false).await.unwrap();
+    let listed = client.readdir(InodeNo::ROOT, 0, 4096, false).await.unwrap();
+    assert!(listed.entries.iter().all(|entry| entry.name != b"a"), "{:?}", listed.entries);
+    unlink(&client, InodeNo::ROOT, "b", false).await.unwrap();
+    client.fsync(InodeNo::ROOT, false).await.unwrap();
+    assert_eq!(world.manager.told(), [b"-a", b"-b"]);
+    rename(&client, (InodeNo::ROOT, "c"), (InodeNo::ROOT, "e")).await.unwrap();
+    client.sync_all().await.unwrap();
+    assert_eq!(world.manager.told().last().unwrap(), b"c>e");
+    // What is lost is said.
+    unlink(&client, InodeNo::ROOT, "d", false).await.unwrap();
+    world.manager.fence_below(u64::MAX);
+    assert_eq!(client.fsync(InodeNo::ROOT, false).await, Err(Errno::EIO));
+}
