@@ -1,7 +1,10 @@
 //! A server that refuses an old map and names a version that this process never gets: one that is for servers only, as servers
 //! did that were built before there were such.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::{Epoch, Grant, OpClass, PoolId, StripeId, Version};
 use bytes::Bytes;
@@ -26,6 +29,7 @@ struct Servers(mpsc::UnboundedSender<Epoch>);
 impl NsdTransport for Servers {
     fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>> {
         let answer = match &call.request {
+            _ if Instant::now() >= call.deadline => Err(Fault::Timeout),
             _ if call.epoch < Epoch(1) => {
                 self.0.send(call.epoch).unwrap();
                 Err(Fault::Refused(NsdRefusal::StaleEpoch { current: Epoch(9) }))
