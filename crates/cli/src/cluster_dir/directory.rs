@@ -365,7 +365,12 @@ impl ClusterDir {
         self.path.join("copy")
     }
 
-    /// What says whether a copy of this machine's manager's store counts.
+    /// What says whether a copy of this machine's manager's store counts, which is in that directory.
+    pub fn witness_of(&self, store: &Path) -> manager::store::Witness {
+        manager::store::Witness::new(&self.witness(), &manager::format::store_path(store))
+    }
+
+    /// What of it is beside `cluster.toml`.
     pub fn witness(&self) -> PathBuf {
         self.path.join("mirror")
     }

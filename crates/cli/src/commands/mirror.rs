@@ -81,7 +81,7 @@ pub fn mirror(args: &ManagerMirror) -> Result<()> {
     if let Some(name) = dir.file.mirror_on.as_ref().filter(|_| !args.destroyed) {
         dismiss(&dir, name, &store)?;
     }
-    dir.mirror_in(Path::new("")).reset()?;
+    dir.witness_of(&store).reset()?;
     (dir.file.mirror, dir.file.mirror_on) = match named {
         None => (None, None),
         Some(Place::Disk(copy)) => (Some(copy), None),
@@ -115,7 +115,7 @@ fn dismiss(dir: &ClusterDir, name: &str, store: &Path) -> Result<()> {
     let runtime = process::endpoint::runtime()?;
     let way = runtime.block_on(way(dir, dir.keeper_addrs(name)))?;
     let look = Look::open(&manager::format::store_path(store), CACHE_BYTES)?;
-    let kept = KeptBy::new(Box::new(way), name, &dir.witness(), manager::VOTERS)?;
+    let kept = KeptBy::new(Box::new(way), name, dir.witness_of(store), manager::VOTERS)?;
     // Once: whoever does not answer now is named.
     let once = AtomicBool::new(true);
     kept.dismiss(&*look.snapshot()?, &once).context(

@@ -72,7 +72,7 @@ async fn open(
     let mirror: Option<Arc<dyn CopyPlace>> = match (&dir.file.mirror_on, endpoint) {
         (Some(name), Some(endpoint)) => {
             let way = Box::new(NetWay::new(endpoint, dir.keeper_addrs(name)));
-            Some(Arc::new(KeptBy::new(way, name, &dir.witness(), manager::VOTERS)?))
+            Some(Arc::new(KeptBy::new(way, name, dir.witness_of(&dir.data_of(own)), manager::VOTERS)?))
         }
         _ => dir.mirror().map(|mirror| Arc::new(mirror) as _),
     };

@@ -11,7 +11,7 @@ use super::{
     place::{Copied, Held, Place},
     room::new_table,
     until_end::UntilEnd,
-    witness::{CACHE_BYTES, Mirror, Said},
+    witness::{CACHE_BYTES, Mirror, Said, number_file},
 };
 
 struct OnDisk {
@@ -61,11 +61,19 @@ pub(super) fn place_files(
 }
 
 impl Mirror {
+    /// The copy that was given up, if its files are there, has no number any more.
+    fn unnamed(&self) -> io::Result<()> {
+        match fs::remove_file(number_file(&self.dir)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| fs::File::open(&self.dir)?.sync_all()),
+        }
+    }
+
     /// The copy that was just made, under a number of its own.
     fn named(&self) -> Result<OnDisk, StoreError> {
         let failed = |error: io::Error| refused(&self.dir, &error);
         let id = random().map_err(failed)?;
-        write_durably(&self.dir.join("store.mirror"), &format!("{id:016x}\n")).map_err(failed)?;
+        write_durably(&number_file(&self.dir), &format!("{id:016x}\n")).map_err(failed)?;
         let store = JournaledStore::open(&self.table(), CACHE_BYTES)?;
         Ok(OnDisk { store, mirror: self.clone(), id: Some(id) })
     }
@@ -92,6 +100,8 @@ impl Place for Mirror {
     }
 
     fn make(&self, of: (u64, u64), from: &UntilEnd<'_>) -> Result<Option<Box<dyn Copied>>, StoreError> {
+        // A witness from the time when the former one counted, brought back later, is to find it no more.
+        self.unnamed().map_err(|error| refused(&self.dir, &error))?;
         let made = RedbStore::create(&self.room.clear()?, CACHE_BYTES);
         let made = made.map_err(|error| self.room.failed((), error))?;
         match fill(&made, from) {

@@ -25,7 +25,7 @@ use super::{
     disk::place_files,
     message::{Answer, Ask, Life},
     room::Room,
-    witness::{CACHE_BYTES, number_in, number_of},
+    witness::{CACHE_BYTES, number_file, number_in, number_of},
 };
 
 /// So many processes are known again. What they sent is under way for seconds.
@@ -238,7 +238,7 @@ impl Keeper {
             Ask::Count { life, id } => {
                 state.lives.follow(life)?;
                 let At::Open { .. } = &state.at else { return Err("no copy is open".into()) };
-                let written = write_durably(&self.dir.join("store.mirror"), &format!("{id:016x}\n"));
+                let written = write_durably(&number_file(&self.dir), &format!("{id:016x}\n"));
                 written.map_err(|error| refused(&self.dir, &error).to_string())?;
                 Ok(Answer::Done)
             }
@@ -284,7 +284,7 @@ impl Keeper {
 
     /// No copy here counts from now on.
     fn forget(&self) -> Result<(), StoreError> {
-        let renamed = match fs::rename(self.dir.join("store.mirror"), self.former()) {
+        let renamed = match fs::rename(number_file(&self.dir), self.former()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed,
         };

@@ -9,14 +9,14 @@
 //! Nor does it answer reads that could be stale: while a copy counts it answers only within [`LEASE`] of the sending of something that
 //! the keeper has confirmed ([`Confirmed`]), and a promotion lets that time pass after the keeper has ended.
 //!
-//! The file `mirror` beside the cluster's own says to the manager itself which copy may count. The vote is of the servers that the store
+//! The witness ([`super::witness`]) says to the manager itself which copy may count. The vote is of the servers that the store
 //! has, or the copy: a commit that changes them is made in an order in which a crash leaves no two that could pass each other
 //! ([`super::order`]).
 
 use std::{
     fmt,
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,17 +30,14 @@ use parking_lot::Mutex;
 use wire::frame;
 
 use super::{
-    super::{
-        Changes, Confirmed, JournaledStore, Read, Store as _, StoreError, Txn,
-        files::{random, refused},
-    },
+    super::{Changes, Confirmed, JournaledStore, Read, Store as _, StoreError, Txn, files::random},
     message::{Answer, Ask, Life},
     order::{Order, order},
     place::{Copied, DEADLINE, Held, Place},
     until_end::UntilEnd,
     votes::{Voter, to_give_up},
     way::Way,
-    witness::{Said, said, say},
+    witness::{Said, Witness},
 };
 
 /// For so long after it has sent what the keeper confirmed a manager answers.
@@ -73,7 +70,7 @@ struct Inner {
     way: Box<dyn Way>,
     /// What the cluster calls the keeper.
     name: String,
-    witness: PathBuf,
+    witness: Witness,
     voters: Voters,
     /// The last one that was begun.
     life: Mutex<Life>,
@@ -93,6 +90,10 @@ fn failed(reason: impl Into<String>) -> StoreError {
     StoreError::Engine { action: "commit to the copy of the", reason: reason.into() }
 }
 
+fn failed_draw(error: std::io::Error) -> StoreError {
+    StoreError::Engine { action: "draw a number for a copy of the", reason: error.to_string() }
+}
+
 /// What was asked for was not done.
 enum No {
     /// As the keeper says.
@@ -110,13 +111,13 @@ impl No {
 }
 
 impl Node {
-    /// Kept by the manager of this name, for a manager whose file `witness` says what it has kept so far.
-    pub fn new(way: Box<dyn Way>, name: &str, witness: &Path, voters: Voters) -> Result<Node, StoreError> {
-        let life = Life::draw().map_err(|error| refused(witness, &error))?;
+    /// Kept by the manager of this name, for a manager whose `witness` says what it has kept so far.
+    pub fn new(way: Box<dyn Way>, name: &str, witness: Witness, voters: Voters) -> Result<Node, StoreError> {
+        let life = Life::draw().map_err(failed_draw)?;
         Ok(Node(Arc::new(Inner {
             way,
             name: name.to_owned(),
-            witness: witness.to_owned(),
+            witness,
             voters,
             life: Mutex::new(life),
             confirmed: Confirmed::default(),
@@ -170,7 +171,7 @@ impl Inner {
 
     /// The copy that counts.
     fn counting(&self, life: Life) -> Result<(u64, Held), String> {
-        let Said::Whole(id) = said(&self.witness).map_err(|error| error.to_string())? else {
+        let Said::Whole(id) = self.witness.said().map_err(|error| error.to_string())? else {
             return Err("it lacks what was committed last".into());
         };
         let (there, held) = self.look(life, DEADLINE / 2).map_err(No::why)?;
@@ -261,14 +262,14 @@ impl Place for Node {
             of.order(&Ask::Records { life, last, records })?;
         }
         of.order(&Ask::Made { life })?;
-        let id = random().map_err(|error| refused(&of.witness, &error))?;
+        let id = random().map_err(failed_draw)?;
         let held = ((journal, last), None);
         Ok(Some(Box::new(AtNode { of, life, journal, last, id, held, counts: false })))
     }
 
     fn dismiss(&self, state: &dyn Read, ends: &AtomicBool) -> Result<(), StoreError> {
         let of = &self.0;
-        if let Said::Whole(id) = said(&of.witness)? {
+        for id in of.witness.named()? {
             let voters = (of.voters.of)(state)?;
             while let Err(no) = of.done(&Ask::Forget { id }, VOTE) {
                 let Some(why) = of.give_up(id, &no.why(), &voters)? else { break };
@@ -280,9 +281,9 @@ impl Place for Node {
                 }
                 thread::sleep(PAUSE);
             }
-            say(&of.witness, Said::Behind)?;
             *of.waits.lock() = None;
         }
+        of.witness.say(Said::Behind)?;
         // Nobody can take its place, and what comes late does not shorten that.
         let mut counts = of.counts.lock();
         *counts = false;
@@ -409,7 +410,7 @@ impl Copied for AtNode {
     }
 
     fn count(&mut self) -> Result<(), StoreError> {
-        say(&self.of.witness, Said::Whole(self.id))?;
+        self.of.witness.say(Said::Whole(self.id))?;
         // From now on it may be promoted.
         *self.of.counts.lock() = true;
         self.of.confirmed.end();

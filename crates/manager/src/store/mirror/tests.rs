@@ -1,9 +1,9 @@
 //! The copy's tests: whatever ends the process, and whatever its disk does, what was acknowledged is in both, or the witness says
 //! that the copy is behind.
 
-use std::{collections::BTreeMap, fs, ops::ControlFlow};
+use std::{collections::BTreeMap, fs, ops::ControlFlow, time::Instant};
 
-use super::{super::RedbStore, witness::Said, *};
+use super::{super::RedbStore, side::Trouble, witness::Said, *};
 
 pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -257,4 +257,26 @@ fn a_copy_that_fails_hangs_or_is_another_does_not_count_until_it_is_made_anew() 
     let error = place.promote().unwrap_err();
     assert!(error.contains("not the copy that was kept last"), "{error}");
     assert!(!place.own.exists());
+}
+
+/// The cluster's directory comes back from yesterday, when the copy had all.
+#[test]
+fn a_copy_that_was_given_up_is_none_to_an_older_witness() {
+    let (place, mut model) = (Machine::new(), Map::new());
+    let store = place.open();
+    whole(&store);
+    commit(&store, &mut model, 0..10);
+    let earlier = fs::read(&place.mirror.witness).unwrap();
+    // It is behind, and cannot be made anew.
+    let in_the_way = place.mirror.dir.join("new.redb");
+    fs::create_dir(&in_the_way).unwrap();
+    *store.shared.trouble.lock() = Some(Trouble::Fails);
+    commit(&store, &mut model, 10..20);
+    *store.shared.trouble.lock() = None;
+    until(&store, |remarks| remarks[0].text.contains("new.redb"));
+    drop(store);
+    fs::write(&place.mirror.witness, earlier).unwrap();
+    fs::remove_dir_all(&place.own).unwrap();
+    let error = place.promote().unwrap_err();
+    assert!(error.contains("not the copy that was kept last"), "{error}");
 }

@@ -1,6 +1,9 @@
 //! Where a copy of the embedded store is, and what is known of it where it is not: the *witness*, a file beside the cluster's own
 //! (`cluster.toml`), says which copy has all that was acknowledged, or that none has. It is written before anything is acknowledged
 //! that the copy lacks, so a copy that is not named there is never taken for whole.
+//!
+//! Of a copy on another machine the witness says to the manager itself which one may be promoted there. It stands in two places then
+//! ([`Witness`]): a file that is lost, or comes from an older time, hides no copy that is to be given up.
 
 use std::{
     fs, io,
@@ -40,7 +43,7 @@ pub(super) enum Said {
 
 /// The number of the copy in a directory.
 pub(super) fn number_of(dir: &Path) -> Option<u64> {
-    number_in(&dir.join("store.mirror"))
+    number_in(&number_file(dir))
 }
 
 /// The number in such a file.
@@ -49,8 +52,13 @@ pub(super) fn number_in(file: &Path) -> Option<u64> {
     u64::from_str_radix(text.trim(), 16).ok()
 }
 
+/// Where a copy has its number.
+pub(super) fn number_file(dir: &Path) -> PathBuf {
+    dir.join("store.mirror")
+}
+
 /// What a witness says.
-pub(super) fn said(witness: &Path) -> Result<Said, StoreError> {
+fn said(witness: &Path) -> Result<Said, StoreError> {
     let text = match fs::read_to_string(witness) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Behind),
@@ -61,12 +69,54 @@ pub(super) fn said(witness: &Path) -> Result<Said, StoreError> {
 }
 
 /// Has it say something else, durably.
-pub(super) fn say(witness: &Path, what: Said) -> Result<(), StoreError> {
+fn say(witness: &Path, what: Said) -> Result<(), StoreError> {
     let text = match what {
         Said::Whole(id) => format!("whole {id:016x}\n"),
         Said::Behind => "behind\n".to_owned(),
     };
     write_durably(witness, &text).map_err(|error| refused(witness, &error))
+}
+
+/// The witness of a copy on another machine: a file beside the cluster's own, and one beside the store's table.
+#[derive(Debug, Clone)]
+pub struct Witness {
+    file: PathBuf,
+    beside: PathBuf,
+}
+
+impl Witness {
+    /// Of a copy of the store at `table`; `file` is beside the cluster's own.
+    pub fn new(file: &Path, table: &Path) -> Witness {
+        Witness { file: file.to_owned(), beside: table.with_extension("kept") }
+    }
+
+    /// From now on no copy counts, until one was made anew.
+    pub fn reset(&self) -> Result<(), StoreError> {
+        self.say(Said::Behind)
+    }
+
+    /// What both say. A former version had one file.
+    pub(super) fn said(&self) -> Result<Said, StoreError> {
+        let first = said(&self.file)?;
+        let former = !self.beside.try_exists().map_err(|error| refused(&self.beside, &error))?;
+        Ok(if former || said(&self.beside)? == first { first } else { Said::Behind })
+    }
+
+    /// Copies that one of them names: each may be promoted.
+    pub(super) fn named(&self) -> Result<Vec<u64>, StoreError> {
+        let mut named = Vec::new();
+        for file in [&self.file, &self.beside] {
+            match said(file)? {
+                Said::Whole(id) if !named.contains(&id) => named.push(id),
+                _ => {}
+            }
+        }
+        Ok(named)
+    }
+
+    pub(super) fn say(&self, what: Said) -> Result<(), StoreError> {
+        [&self.file, &self.beside].into_iter().try_for_each(|file| say(file, what))
+    }
 }
 
 /// Makes the files of a copy with this table the store in `dir`, whose former files are moved away.
@@ -113,11 +163,6 @@ impl Mirror {
 
     pub(super) fn say(&self, what: Said) -> Result<(), StoreError> {
         say(&self.witness, what)
-    }
-
-    /// From now on no copy counts, until one was made anew.
-    pub fn reset(&self) -> Result<(), StoreError> {
-        self.say(Said::Behind)
     }
 
     /// Whether the copy has all that was acknowledged; else why not.

@@ -1,13 +1,19 @@
 //! A copy that another machine keeps, three servers and a manager in one process: machines are cut off, stopped and started, and what
 //! was acknowledged is in whatever may be promoted.
 
-use std::{fs, sync::atomic::Ordering::SeqCst};
+mod made;
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Instant,
+};
 
 use base::NodeId;
 use wire::frame;
 
 use super::{
-    super::{Look, Read, RedbStore},
+    super::{Look, Read, RedbStore, memory},
     message::{Answer, Ask, Life},
     node::LEASE,
     tests::{Map, all, commit, put},
@@ -131,7 +137,11 @@ impl Cluster {
     }
 
     fn place(&self) -> Node {
-        Node::new(Box::new(To(self.others.clone())), "m2", &self.witness, SERVERS).unwrap()
+        Node::new(Box::new(To(self.others.clone())), "m2", self.both(), SERVERS).unwrap()
+    }
+
+    fn both(&self) -> Witness {
+        Witness::new(&self.witness, &self.own.join("store.redb"))
     }
 
     fn open(&self) -> Result<MirroredStore, String> {
@@ -165,10 +175,12 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+fn whole_now(store: &MirroredStore) -> bool {
+    store.describe().contains("with a copy on m2") && store.remarks().is_empty()
+}
+
 fn whole(store: &MirroredStore) {
-    wait_for("the copy has all", || {
-        store.describe().contains("with a copy on m2") && store.remarks().is_empty()
-    });
+    wait_for("the copy has all", || whole_now(store));
 }
 
 #[test]
@@ -185,7 +197,7 @@ fn a_copy_on_another_machine_is_the_store_when_the_managers_is_gone() {
     let large: Changes =
         (0..40u32).map(|n| (format!("large{n}").into_bytes(), Some(vec![n as u8; 300_000]))).collect();
     store.commit(&large).unwrap();
-    super::super::memory::apply(&mut model, large);
+    memory::apply(&mut model, large);
     // The keeper starts anew, in the middle and while nothing is done: it is the same copy.
     for round in 0..3 {
         cluster.keeper(true);
@@ -233,7 +245,7 @@ fn nothing_is_acknowledged_without_the_copy_before_enough_servers_know() {
     assert!(!store.confirmed().unwrap().holds() && !waits.is_finished());
     cluster.servers([true, true, false]);
     waits.join().unwrap().unwrap();
-    super::super::memory::apply(&mut model, put(20));
+    memory::apply(&mut model, put(20));
     // It goes on alone; the copy is behind, whoever of the servers is asked.
     assert!(store.confirmed().unwrap().holds());
     commit(&*store, &mut model, 21..30);
@@ -293,7 +305,7 @@ fn a_keeper_whose_answers_are_lost_has_no_copy_that_counts_and_says_so_when_it_i
             mute(false);
             waits.join().unwrap().unwrap();
         }
-        super::super::memory::apply(&mut model, put(20));
+        memory::apply(&mut model, put(20));
         commit(&*store, &mut model, 21..30);
         // Whoever looks at the copy now finds that it does not count.
         mute(true);
@@ -389,129 +401,7 @@ fn a_keeper_listens_to_one_life_of_the_manager_and_says_no_to_what_it_does_not_u
 fn change_servers(store: &MirroredStore, model: &mut Map, ids: &[u8]) {
     let changes = Changes::from([(KEY.to_vec(), Some(ids.to_vec()))]);
     store.commit(&changes).unwrap();
-    super::super::memory::apply(model, changes);
-}
-
-/// A copy is given up, and made anew, when the servers become these and then those.
-const TURNS: [&[u8]; 2] = [&[0], &[0, 1, 2]];
-
-/// At each message by which a copy is made: before it is carried out, and before it is answered.
-#[test]
-fn a_keeper_that_is_killed_while_a_copy_is_made_has_none_that_counts_before_it_is_whole() {
-    let (cluster, mut model) = (Cluster::new(), Map::new());
-    // A copy takes several messages.
-    let own = JournaledStore::open(&cluster.own.join("store.redb"), 1 << 20).unwrap();
-    for n in 0..3u8 {
-        let large = Changes::from([(vec![n], Some(vec![n; 700_000]))]);
-        own.commit(&large).unwrap();
-        super::super::memory::apply(&mut model, large);
-    }
-    drop(own);
-    let store = cluster.open().unwrap();
-    let mut n = 0;
-    let mut next = |model: &mut Map, acknowledged: &AtomicU64| {
-        commit(&store, model, n..n + 1);
-        n += 1;
-        acknowledged.store(store.store.position().1, SeqCst);
-    };
-    let mut ids = TURNS.into_iter().cycle();
-    type Is = fn(&Ask, u32) -> bool;
-    let is: [(&str, Is); 7] = [
-        ("Make", |ask, _| matches!(ask, Ask::Make { .. })),
-        ("the first Records", |ask, _| matches!(ask, Ask::Records { .. })),
-        ("the second Records", |ask, seen| matches!(ask, Ask::Records { .. }) && seen == 1),
-        ("Made", |ask, _| matches!(ask, Ask::Made { .. })),
-        ("Commit", |ask, _| matches!(ask, Ask::Commit { .. })),
-        ("Count", |ask, _| matches!(ask, Ask::Count { .. })),
-        ("Beat", |ask, _| matches!(ask, Ask::Beat { .. })),
-    ];
-    for (what, is) in is {
-        for done in [false, true] {
-            whole(&store);
-            let acknowledged = Arc::new(AtomicU64::new(store.store.position().1));
-            let found = Arc::new(Mutex::new(None));
-            let (note, known) = (found.clone(), acknowledged.clone());
-            let mut records = 0;
-            let at = move |ask: &Ask| {
-                let dies = is(ask, records);
-                records += u32::from(matches!(ask, Ask::Records { .. }));
-                dies
-            };
-            let sees = move |copy: &Path| {
-                let counts = super::witness::number_of(copy).is_some();
-                let has =
-                    Look::open(&copy.join("store.redb"), 1 << 20).map(|look| (look.last, look.problems));
-                *note.lock() = Some((counts, known.load(SeqCst), has.ok()));
-            };
-            *cluster.others.dies.lock() = Some(Dies { at: Box::new(at), done, sees: Box::new(sees) });
-            // The copy is given up, and made anew.
-            change_servers(&store, &mut model, ids.next().unwrap());
-            wait_for(what, || {
-                if what != "Beat" {
-                    next(&mut model, &acknowledged);
-                }
-                found.lock().is_some()
-            });
-            let (counts, acknowledged, has) = found.lock().take().unwrap();
-            let may_count = matches!(what, "Commit" | "Beat") || what == "Count" && done;
-            assert!(may_count || !counts, "{what}, {done}");
-            if counts {
-                let (last, problems) = has.unwrap();
-                assert!(problems.is_empty() && last >= acknowledged, "{what}, {done}: {last} {problems:?}");
-            }
-        }
-    }
-    whole(&store);
-    drop(store);
-    assert!(cluster.promote().unwrap() == model);
-}
-
-/// All by which a copy was made comes once more, late: before each message by which the next one is made, and to that one.
-#[test]
-fn what_made_a_copy_that_was_given_up_makes_none_that_counts_when_it_comes_late() {
-    let (cluster, mut model) = (Cluster::new(), Map::new());
-    let store = cluster.open().unwrap();
-    whole(&store);
-    commit(&store, &mut model, 0..20);
-    let hear = |late: Vec<Ask>| {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let (notes, others) = (heard.clone(), Arc::downgrade(&cluster.others));
-        let mut given_up = false;
-        let at = move |ask: &Ask| {
-            let Some(others) = others.upgrade() else { return false };
-            for late in &late {
-                let keeper = others.keeper.lock();
-                keeper.as_ref().unwrap().answer(&frame::encode(late));
-                let counts = super::witness::number_of(&others.copy);
-                let is_late = matches!(late, Ask::Count { id, .. } if counts == Some(*id));
-                assert!(!(given_up && is_late), "{late:?}");
-            }
-            given_up |= matches!(ask, Ask::Make { .. });
-            notes.lock().push(ask.clone());
-            false
-        };
-        let dies = Dies { at: Box::new(at), done: false, sees: Box::new(|_| {}) };
-        *cluster.others.dies.lock() = Some(dies);
-        heard
-    };
-    let is_count = |ask: &Ask| matches!(ask, Ask::Count { .. });
-    let mut late = Vec::new();
-    // Each of these has the copy given up, and made anew.
-    for ids in TURNS.into_iter().chain(TURNS) {
-        let heard = hear(late);
-        change_servers(&store, &mut model, ids);
-        wait_for("another one is made", || heard.lock().iter().any(is_count) && store.remarks().is_empty());
-        // That one is the only one that was made, and counts still.
-        commit(&store, &mut model, 20..30);
-        let mut heard = std::mem::take(&mut *heard.lock());
-        let made = heard.iter().filter(|ask| matches!(ask, Ask::Make { .. })).count();
-        assert!(made == 1 && store.remarks().is_empty(), "{heard:?}");
-        heard.truncate(heard.iter().position(is_count).unwrap() + 1);
-        late = heard;
-    }
-    *cluster.others.dies.lock() = None;
-    drop(store);
-    assert!(cluster.promote().unwrap() == model);
+    memory::apply(model, changes);
 }
 
 /// The last server is gone, and the copy does not answer: there is nobody to ask.
@@ -530,7 +420,7 @@ fn without_servers_a_copy_that_does_not_answer_is_waited_for() {
     });
     cluster.keeper(true);
     waits.join().unwrap().unwrap();
-    super::super::memory::apply(&mut model, put(20));
+    memory::apply(&mut model, put(20));
     whole(&store);
     drop(store);
     assert!(cluster.promote().unwrap() == model);
@@ -554,4 +444,34 @@ fn whoever_commits_while_a_copy_is_given_up_is_said_to_wait() {
     cluster.servers([true; 3]);
     waits.join().unwrap().unwrap();
     assert!(store.waits_for().is_none());
+}
+
+/// Beside the cluster's own file and beside the store: one is lost, or from the time of an earlier copy.
+#[test]
+fn a_lost_or_an_old_witness_hides_no_copy_that_is_to_be_given_up() {
+    let beside = |cluster: &Cluster| cluster.own.join("store.kept");
+    let places: [fn(&Cluster) -> PathBuf; 2] = [|cluster| cluster.witness.clone(), beside];
+    for (of, older) in places.into_iter().flat_map(|of| [(of, false), (of, true)]) {
+        let (cluster, mut model) = (Cluster::new(), Map::new());
+        let store = cluster.open().unwrap();
+        whole(&store);
+        let file = of(&cluster);
+        let earlier = fs::read(&file).unwrap();
+        change_servers(&store, &mut model, &[0]);
+        change_servers(&store, &mut model, &[0, 1, 2]);
+        wait_for("another copy counts", || whole_now(&store) && fs::read(&file).unwrap() != earlier);
+        drop(store);
+        if older {
+            fs::write(&file, &earlier).unwrap()
+        } else {
+            fs::remove_file(&file).unwrap()
+        }
+        // The copy is not there to say which it is, and the manager goes on without.
+        cluster.keeper(false);
+        let store = cluster.open().unwrap();
+        commit(&store, &mut model, 0..20);
+        drop(store);
+        let error = cluster.promote().map(drop).unwrap_err();
+        assert!(error.contains("lacks what was committed last"), "{error}");
+    }
 }
