@@ -13,7 +13,7 @@ use crate::cluster_dir::{ClusterDir, EtcdMember};
 const SNAPSHOT_COUNT: &str = "1000";
 
 /// How many threads of its work at a time, unless the environment says so. It shares the machine with the other members: more of them
-/// spend a quarter of its CPU in looking for work.
+/// spend a fifth of its CPU in looking for work.
 const THREADS: (&str, &str) = ("GOMAXPROCS", "1");
 
 /// Becomes that program. Comes back only with why not.
