@@ -284,6 +284,14 @@ impl Names {
     /// What waits goes on.
     fn settle(&mut self) {
         for i in 0..self.nodes.len() {
+            while self.nodes[i].life == Life::Lives && !self.nodes[i].polls && self.left[i].is_none() {
+                self.nodes[i].polls = true;
+                let acts = self.tokens.poll(session(i), i as u64, NEVER, NOW);
+                self.told(acts);
+            }
+        }
+        self.admit();
+        for i in 0..self.nodes.len() {
             let node = &mut self.nodes[i];
             if node.life != Life::Lives {
                 continue;
@@ -304,14 +312,6 @@ impl Names {
                 _ => {}
             }
         }
-        for i in 0..self.nodes.len() {
-            while self.nodes[i].life == Life::Lives && !self.nodes[i].polls && self.left[i].is_none() {
-                self.nodes[i].polls = true;
-                let acts = self.tokens.poll(session(i), i as u64, NEVER, NOW);
-                self.told(acts);
-            }
-        }
-        self.admit();
     }
 
     fn arrive(&mut self, k: usize) -> Result<(), String> {
@@ -448,7 +448,10 @@ impl Explored for Names {
         let goes_on = |event: &Event| {
             matches!(event, Event::AskNumbers(_) | Event::Tell(_) | Event::Arrive(_) | Event::Answer(_))
         };
-        let waits = |node: &Node| node.syncing.is_some() || node.life == Life::Begins;
+        let waits = |node: &Node| match node.life {
+            Life::Lives => node.syncing.is_some(),
+            life => life == Life::Begins,
+        };
         self.nodes.iter().any(waits) && !self.events().iter().any(goes_on)
     }
 
