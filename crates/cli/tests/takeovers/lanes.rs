@@ -20,7 +20,7 @@ use std::{
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::{
-    common::{ROPEWALK, ok},
+    common::{ROPEWALK, ok, until},
     interrupt, number,
 };
 
@@ -240,6 +240,9 @@ fn a_lane_that_does_not_end_is_ended_and_leaves_nothing() {
     let mut inside = Command::new(ROPEWALK);
     inside.args(["lab", "testbed", "exec", "--name", &bed, "h1", "sleep", "1000"]);
     let mut inside = inside.spawn().unwrap();
+    // Until it is what it was told to be it may not be in there yet, and is not found.
+    let comm = format!("/proc/{}/comm", inside.id());
+    until("it runs inside", || fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n"));
     let mounted = Command::new("mount").args(["-t", "tmpfs", "lane"]).arg(dir.join("mnt")).status();
     assert!(mounted.unwrap().success());
     fs::write(dir.join("said.log"), "round 3 done\nround 4 of seed 1: [Kill]\n").unwrap();
