@@ -68,8 +68,7 @@ pub struct Way {
     /// None: what the environment says, or the default.
     transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
-    /// None: what the environment says, or the default.
-    names: Option<args::Names>,
+    names: args::Names,
 }
 
 impl Way {
@@ -81,7 +80,7 @@ impl Way {
             no_atime: args.no_atime,
             transport: Some(args.fuse_transport),
             metrics: args.metrics,
-            names: Some(args.names),
+            names: args.names,
         }
     }
 
@@ -97,12 +96,8 @@ impl Way {
         if let Some(metrics) = self.metrics {
             words.extend(["--metrics".into(), metrics.to_string()]);
         }
-        if let Some(names) = self.names {
-            let names = match names {
-                args::Names::Durable => "durable",
-                args::Names::Ahead => "ahead",
-            };
-            words.extend(["--names".into(), names.into()]);
+        if self.names == args::Names::Ahead {
+            words.extend(["--names".into(), "ahead".into()]);
         }
         words
     }

@@ -213,7 +213,8 @@ impl Core {
                 b.end_flush(ticket);
                 match &result {
                     Ok(_) => {
-                        room = b.written(seq, &mut tagger);
+                        b.written(seq, &mut tagger);
+                        room = std::mem::take(&mut b.reserved);
                     }
                     Err(_) => {
                         b.not_written();

@@ -1,9 +1,6 @@
 //! What is still to be done for inodes in the background: to write and tell, and to give up.
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use base::InodeNo;
 use parking_lot::Mutex;
@@ -18,32 +15,13 @@ pub(crate) struct Unsettled {
     inodes: Mutex<BTreeMap<InodeNo, Arc<Inode>>>,
     /// It was looked which of them are left.
     pub looked: Notify,
-    /// Wakes the background work, and outlives the client: then it tells of its end.
-    pub wake: Arc<Notify>,
-}
-
-impl Drop for Unsettled {
-    fn drop(&mut self) {
-        self.wake.notify_one();
-    }
+    /// Wakes the background work.
+    pub wake: Notify,
 }
 
 impl Unsettled {
     pub fn note(&self, inode: &Arc<Inode>) {
-        let mut inodes = self.inodes.lock();
-        let is_first = inodes.is_empty();
-        if let btree_map::Entry::Vacant(entry) = inodes.entry(inode.ino) {
-            entry.insert(inode.clone());
-        }
-        drop(inodes);
-        if is_first {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.inodes.lock().is_empty()
+        self.inodes.lock().entry(inode.ino).or_insert_with(|| inode.clone());
     }
 
     pub fn all(&self) -> Vec<Arc<Inode>> {
@@ -80,11 +58,6 @@ impl Orphans {
 
     pub fn add_token(&self, token: Token) {
         self.tokens.lock().push(token);
-    }
-
-    /// Whether there is nothing to tell.
-    pub fn is_empty(&self) -> bool {
-        self.inodes.lock().is_empty() && self.tokens.lock().is_empty()
     }
 
     /// Takes out inodes, at most `max`.
