@@ -180,7 +180,7 @@ fn a_cluster_on_two_machines_is_one_from_either() {
 
     // Another address, in its machine's file: who has the file system mounted meanwhile follows.
     ok(&["mount", "--dir", one, "fs1", first.mnt().to_str().unwrap()]);
-    let moved = format!("127.0.0.1:{}", free_ports(1));
+    let moved = format!("127.0.0.1:{}", free_ports());
     edit(&second, |table| {
         let node = &mut table["nodes"].as_array_mut().unwrap()[1];
         assert_eq!(node["name"].as_str(), Some("n4"));
@@ -227,7 +227,7 @@ fn nothing_yet() -> Cluster {
     for sub in ["run", "log", "nodes"] {
         fs::create_dir_all(machine.dir().join(sub)).unwrap();
     }
-    let port = free_ports(2);
+    let port = free_ports();
     let [manager, addr] = [port, port + 1].map(|port| format!("127.0.0.1:{port}"));
     let node = wire::map::NodeEntry {
         id: base::NodeId(1),
@@ -328,7 +328,7 @@ fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
 /// The first machine of a cluster, with one node and no pdisk.
 fn init(dir: &str) {
     // The node takes the port after the manager's.
-    let port = free_ports(2).to_string();
+    let port = free_ports().to_string();
     ok(&["init", "--dir", dir, "--name", "rope", "--node", "n1", "--address", "127.0.0.1", "--port", &port]);
 }
 
@@ -367,7 +367,7 @@ fn a_certificate_is_renewed_in_time_and_after_its_end() {
     init(&one);
     ok(&["config", "set", "--dir", &one, &format!("certificateLife={LIFE}s")]);
     let token = ok(&["node", "token", "--dir", &one]);
-    let other = free_ports(1).to_string();
+    let other = free_ports().to_string();
     ok(&["join", "--dir", &two, token.trim(), "--name", "n2", "--address", "127.0.0.1", "--port", &other]);
     let until_s = || first.json(&["node", "members"])[0]["certified_until_s"].as_u64().unwrap();
     let began = until_s();

@@ -322,7 +322,7 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
     let other = dir.with_file_name("other");
     let other = other.to_str().unwrap();
     let token = ok(&["node", "token", "--dir", name, "--role", "manager"]);
-    let port = free_ports(1).to_string();
+    let port = free_ports().to_string();
     let place = ["--address", "127.0.0.1", "--port", &port, "--name", "other", "--no-service"];
     ok(&[&["join", "--dir", other, token.trim()], &place[..]].concat());
     assert_eq!(managers(cluster).len(), 4);

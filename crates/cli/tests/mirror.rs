@@ -122,7 +122,7 @@ fn the_copy_on_another_machine_has_all_when_the_managers_is_gone() {
     let store = || cluster.json(&["status"])["store"].as_str().unwrap_or_default().to_owned();
     let whole = || until("the copy has all", || store().ends_with("with a copy on m2"));
     let token = ok(&["node", "token", "--dir", name, "--role", "manager"]);
-    let port = free_ports(1).to_string();
+    let port = free_ports().to_string();
     let place = ["--address", "127.0.0.1", "--port", &port, "--name", "m2", "--no-service"];
     ok(&[&["join", "--dir", kept, token.trim()], &place[..]].concat());
     let error = refused(&["manager", "mirror", "m2", "--dir", name]);

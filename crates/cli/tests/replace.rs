@@ -32,12 +32,12 @@ fn a_machine_that_has_joined_replaces_its_pdisks() {
     let with = |words: &[&str], place: Vec<String>| {
         ok(&words.iter().copied().chain(place.iter().map(String::as_str)).collect::<Vec<_>>())
     };
-    with(&["init", "--dir", one, "--name", "rope", "--node", "n1"], place(0, &free_ports(2).to_string()));
+    with(&["init", "--dir", one, "--name", "rope", "--node", "n1"], place(0, &free_ports().to_string()));
     for (machine, (dir, name)) in [(two, "n2"), (three, "n3")].into_iter().enumerate() {
         let token = ok(&["node", "token", "--dir", one]);
         with(
             &["join", "--dir", dir, token.trim(), "--name", name],
-            place(machine + 1, &free_ports(1).to_string()),
+            place(machine + 1, &free_ports().to_string()),
         );
     }
     let [first, second, third] = &machines[..] else { unreachable!() };

@@ -9,13 +9,15 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Mutex,
-    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{beds::Bed, common::ROPEWALK};
+use crate::{
+    beds::Bed,
+    common::{ROPEWALK, answer},
+};
 
 /// A host with a directory of its own.
 pub struct Machine<'a> {
@@ -81,19 +83,10 @@ impl<'a> Machine<'a> {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// What it answers to a question. Commands wait a second for a connection: on a machine that stands still for so long, it is given
-    /// once more.
+    /// What it answers to a question; see [`answer`].
     pub fn json(&self, words: &[&str]) -> Value {
-        let (words, end) = ([words, &["--json"]].concat(), Instant::now() + Duration::from_secs(30));
-        loop {
-            let output = self.run(&words);
-            let said = String::from_utf8_lossy(&output.stderr);
-            if output.status.success() {
-                return serde_json::from_slice(&output.stdout).unwrap();
-            }
-            let unheard = said.contains("is the cluster up?") && Instant::now() < end;
-            assert!(unheard, "{words:?}: {said}");
-        }
+        let words = [words, &["--json"]].concat();
+        answer(&words, || self.run(&words))
     }
 
     /// One in each of its networks, as `--address` takes them.

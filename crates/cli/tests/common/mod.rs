@@ -25,6 +25,21 @@ pub fn ropewalk(args: &[&str]) -> Output {
     Command::new(ROPEWALK).args(args).output().expect("run ropewalk")
 }
 
+/// What a command with `--json` says, parsed. Commands wait a second for a connection, and analytics two for who is asked: on a machine
+/// that stands still for so long, it is given once more.
+pub fn answer(words: &[&str], ask: impl Fn() -> Output) -> serde_json::Value {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let output = ask();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return serde_json::from_slice(&output.stdout).expect("JSON");
+        }
+        let unheard = said.contains("is the cluster up?") || said.contains("since they do not answer: ");
+        assert!(unheard && Instant::now() < end, "ropewalk {words:?}: {}\n{said}", output.status);
+    }
+}
+
 /// Runs ropewalk, which must succeed; returns its stdout.
 pub fn ok(args: &[&str]) -> String {
     let output = ropewalk(args);
@@ -169,21 +184,12 @@ impl Cluster {
         self.root.path().join("mnt")
     }
 
-    /// A command with `--dir` of this cluster and `--json`, parsed. Commands wait a second for a connection, and analytics two for who
-    /// is asked: on a machine that stands still for so long, it is given once more.
+    /// A command with `--dir` of this cluster and `--json`, parsed; see [`answer`].
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
-        let (dir, end) = (self.dir(), Instant::now() + Duration::from_secs(30));
+        let dir = self.dir();
         let args: Vec<&str> =
             words.iter().copied().chain(["--dir", dir.to_str().unwrap(), "--json"]).collect();
-        loop {
-            let output = ropewalk(&args);
-            let said = String::from_utf8_lossy(&output.stderr);
-            if output.status.success() {
-                return serde_json::from_slice(&output.stdout).expect("JSON");
-            }
-            let unheard = said.contains("is the cluster up?") || said.contains("since they do not answer: ");
-            assert!(unheard && Instant::now() < end, "ropewalk {args:?}: {}\n{said}", output.status);
-        }
+        answer(&args, || ropewalk(&args))
     }
 
     /// The processes that live, by name.
@@ -422,17 +428,12 @@ impl Random {
     }
 }
 
-/// The first of so many free ports in a row. Below those that the system gives to connections: one of these could take a port before its
-/// server listens, or while that is down.
-pub fn free_ports(count: u16) -> u16 {
-    const PORTS: std::ops::Range<u16> = 10_000..32_000;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let mut random = Random(now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32);
-    let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    (0..1000)
-        .map(|_| PORTS.start + random.below(u64::from(PORTS.end - PORTS.start)) as u16)
-        .find(|first| (0..count).all(|n| free(first + n)))
-        .expect("ports that nobody has")
+/// The first of some ports in a row that are this program's until it ends.
+pub fn free_ports() -> u16 {
+    let ports = Ports::take();
+    let first = ports.first;
+    std::mem::forget(ports);
+    first
 }
 
 /// The seed of this run: `ROPEWALK_TEST_SEED`, or drawn from the clock; printed.

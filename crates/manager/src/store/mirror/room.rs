@@ -39,10 +39,15 @@ pub(super) fn new_table(dir: &Path) -> PathBuf {
     dir.join("new.redb")
 }
 
-/// A new copy's files.
-fn new_files(dir: &Path) -> [PathBuf; 3] {
+/// By which it is tried how much fits in.
+fn room_file(dir: &Path) -> PathBuf {
+    new_table(dir).with_extension("room")
+}
+
+/// A new copy's files, and what may be left of a trial.
+fn new_files(dir: &Path) -> [PathBuf; 4] {
     let new = new_table(dir);
-    [journal_path(&new), mark_path(&new), new]
+    [journal_path(&new), mark_path(&new), room_file(dir), new]
 }
 
 /// Whether an error says that there is no room.
@@ -72,7 +77,7 @@ impl Room {
         if self.left()? < bytes {
             return Ok(false);
         }
-        let path = new_table(&self.dir).with_extension("room");
+        let path = room_file(&self.dir);
         let taken = self.take(&path, bytes);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -172,6 +177,9 @@ mod tests {
         room.failed((), error(libc::EIO));
         room.quota.store(0, Relaxed);
         room.ready().unwrap();
+        // Who was killed while he tried has left that file.
+        fs::write(room_file(dir.path()), [1]).unwrap();
+        room.clear().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
