@@ -1,4 +1,5 @@
-# For scripts in bench: members of an etcd on this machine, with their data in $AT.
+# For scripts in bench: members of an etcd on this machine, with their data in $AT, and with one thread at a time each unless GOMAXPROCS says
+# otherwise, as `up` starts them.
 #   etcd_of MEMBERS [MS]   starts them, each in a round trip of MS milliseconds from the others; PLACE and ENDPOINTS say where
 #   etcd_end               ends them
 ETCD=() DELAY_IN=
@@ -30,7 +31,7 @@ print(*[one.getsockname()[1] for one in held])' "$1")"
   fi
   for ((n = 0; n < $1; n++)); do
     local client=http://127.0.0.1:${ports[3 * n]} peer=http://127.0.0.1:${ports[3 * n + 1]}
-    etcd --log-level error --name "m$n" --data-dir "$AT/etcd$n" --snapshot-count 1000 --listen-client-urls "$client" \
+    GOMAXPROCS=${GOMAXPROCS:-1} etcd --log-level error --name "m$n" --data-dir "$AT/etcd$n" --snapshot-count 1000 --listen-client-urls "$client" \
       --advertise-client-urls "$client" --listen-peer-urls "$peer" \
       --initial-advertise-peer-urls "http://127.0.0.1:${ports[3 * n + 2]}" --initial-cluster "$cluster" > /dev/null 2>&1 &
     ETCD+=($!)

@@ -218,8 +218,7 @@ def main():
         values = []
         for row in rows:
             for transport in transports:
-                if transports != ["tcp"]:
-                    cluster.go_by(transport)
+                cluster.go_by(transport)
                 values.append(measure(cluster, row, max(int(COUNTS[row] * args.scale), 64), args.threads, with_calls, transport))
                 if not args.json:
                     show(values[-1])

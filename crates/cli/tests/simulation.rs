@@ -408,10 +408,19 @@ enum End {
 /// One client alone, whose names are made ahead of the manager.
 async fn story_alone(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
     let mut random = Random(!seed);
+    let programs = 1 + random.below(3) as usize;
+    // In half of them what they begin with was there before.
+    let before =
+        if random.below(2) == 0 { Some(before_alone(cluster, programs, &mut random).await?) } else { None };
     let (client, process) = cluster.mount(0).await.map_err(|error| format!("mount: {error}"))?;
-    let (first, programs) = (client.clone(), 1 + random.below(3) as usize);
-    let ledger = process.spawn(async move { alone::Ledger::begin(&first, programs).await }).await;
-    let ledger = ledger.map_err(|error| error.to_string())?.map_err(|error| format!("begin: {error:?}"))?;
+    let ledger = match before {
+        Some(ledger) => ledger,
+        None => {
+            let first = client.clone();
+            let ledger = process.spawn(async move { alone::Ledger::begin(&first, programs).await }).await;
+            ledger.map_err(|error| error.to_string())?.map_err(|error| format!("begin: {error:?}"))?
+        }
+    };
     let mut running = JoinSet::new();
     for number in 0..programs {
         let program = alone::Program {
@@ -488,7 +497,12 @@ async fn story_alone(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
         // What is lost is never silent.
         _ => {
             let answered = ledger.answered();
-            let synced = process.spawn(async move { mounted.sync_all().await }).await;
+            let book = ledger.clone();
+            let synced = process.spawn(async move {
+                mounted.sync_all().await?;
+                if matches!(end, End::Goes) { book.ask_attrs(&mounted).await } else { Ok(()) }
+            });
+            let synced = synced.await;
             match synced.map_err(|error| error.to_string())? {
                 Ok(()) => ledger.must_be_there(&answered),
                 Err(error) if !matches!(end, End::Fenced) => {
@@ -503,6 +517,28 @@ async fn story_alone(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
     observe_alone(cluster, 51, &ledger).await?;
     all_gone(cluster).await?;
     prove(cluster).await
+}
+
+/// What a client makes that then leaves, all told.
+async fn before_alone(
+    cluster: &Arc<Cluster>,
+    programs: usize,
+    random: &mut Random,
+) -> Result<Arc<alone::Ledger>, String> {
+    let (client, process) = cluster.mount(40).await.map_err(|error| format!("mount before: {error}"))?;
+    let seeds: Vec<u64> = (0..programs).map(|_| random.next()).collect();
+    let makes = async move {
+        let ledger = alone::Ledger::begin(&client, programs).await?;
+        for (number, seed) in seeds.into_iter().enumerate() {
+            let (client, ledger) = (client.clone(), ledger.clone());
+            alone::Program { client, number, ledger, random: Random(seed) }.run(40).await?;
+        }
+        client.shutdown(std::time::Instant::now() + PATIENCE).await?;
+        ledger.must_be_there(&ledger.answered());
+        Ok::<_, client::Errno>(ledger)
+    };
+    let made = process.spawn(makes).await.map_err(|error| error.to_string())?;
+    made.map_err(|error| format!("what was there before: {error:?}"))
 }
 
 async fn observe_alone(cluster: &Arc<Cluster>, who: Who, ledger: &Arc<alone::Ledger>) -> Result<(), String> {

@@ -1,20 +1,39 @@
 //! Tokens, leases and fencing explored: interleavings of a few acts of two clients, and of three, on a file of two blocks, with
 //! crashes, sleepers, restarts of the manager and questions that wait too long, by the shipped transition functions: up
-//! to a number of states in order, longer ones at random. A rule taken out must be missed. `ROPEWALK_SOAK=1` explores
+//! to a number of states in order, longer ones at random. The same of clients that make names ahead of the manager. A rule taken out must be missed. `ROPEWALK_SOAK=1` explores
 //! more, `ROPEWALK_TEST_SEED` repeats a walk.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "token_model/names.rs"]
+mod names;
+#[path = "token_model/names_store.rs"]
+mod names_store;
 #[path = "token_model/world.rs"]
 mod world;
 
 use std::{
     collections::HashSet,
+    fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
 use common::{Random, seed};
-use world::{Event, Fault, World};
+use names::Names;
+use world::{Fault, World};
+
+/// What is explored.
+trait Explored: Clone {
+    type Event: Copy + Debug;
+    /// Everything that can happen.
+    fn events(&self) -> Vec<Self::Event>;
+    /// Whether somebody waits while nothing can happen but what nobody has to do.
+    fn is_stuck(&self) -> bool;
+    /// Lets it happen; an error says which promise was broken.
+    fn step(&mut self, event: Self::Event) -> Result<(), String>;
+    /// The state as text that is the same for states that differ in nothing but numbers of grants.
+    fn canonical(&self) -> String;
+}
 
 fn digest(text: &str) -> (u64, u64) {
     let hash = |salt: u8| {
@@ -26,7 +45,7 @@ fn digest(text: &str) -> (u64, u64) {
 }
 
 /// All states that can be reached, at most `max`; how many, or what was broken and how.
-fn explore(start: World, max: usize) -> Result<usize, String> {
+fn explore<W: Explored>(start: W, max: usize) -> Result<usize, String> {
     let mut seen = HashSet::from([digest(&start.canonical())]);
     let mut open = vec![(start, Vec::new())];
     while let Some((world, path)) = open.pop() {
@@ -35,7 +54,7 @@ fn explore(start: World, max: usize) -> Result<usize, String> {
         }
         for event in world.events() {
             let mut next = world.clone();
-            let path: Vec<Event> = path.iter().copied().chain([event]).collect();
+            let path: Vec<W::Event> = path.iter().copied().chain([event]).collect();
             next.step(event).map_err(|broken| format!("{broken}\nafter {path:?}"))?;
             if seen.len() < max && seen.insert(digest(&next.canonical())) {
                 open.push((next, path));
@@ -46,7 +65,7 @@ fn explore(start: World, max: usize) -> Result<usize, String> {
 }
 
 /// One walk at random to its end.
-fn walk(mut world: World, random: &mut Random) -> Result<(), String> {
+fn walk(mut world: impl Explored, random: &mut Random) -> Result<(), String> {
     let mut path = Vec::new();
     for _ in 0..200 {
         if world.is_stuck() {
@@ -67,6 +86,14 @@ fn walks(count: u64, fault: Fault) -> Result<(), String> {
         // All but one may die.
         let mishaps = [clients, 2, 2].map(|max| random.below(max) as u8);
         walk(World::new(clients as usize, 4, mishaps, fault), &mut random)
+    })
+}
+
+fn walks_of_names(count: u64, fault: names::Fault) -> Result<(), String> {
+    let mut random = Random(seed());
+    (0..count).try_for_each(|_| {
+        let mishaps = [2, 2, 3].map(|max| random.below(max) as u8);
+        walk(Names::new(2, 6, mishaps, fault), &mut random)
     })
 }
 
@@ -96,6 +123,29 @@ fn a_rule_taken_out_is_missed() {
     for fault in [ReleaseFirst, KeepPages, NoFence, NoCommit, UseVoid, NoResolve, LateRelease, OldTimes] {
         // The rarest needs far more walks than the others.
         let found = walks(2_000_000, fault);
+        assert!(found.is_err(), "{fault:?} is not found");
+        println!("{fault:?}: {}", found.unwrap_err());
+    }
+}
+
+#[test]
+fn names_made_ahead_keep_the_promises() {
+    let max = if soak() { 5_000_000 } else { 20_000 };
+    for (acts, mishaps) in [(2, [0; 3]), (3, [1, 0, 0]), (3, [0, 1, 0]), (3, [0, 0, 1]), (2, [1, 1, 1])] {
+        let states = explore(Names::new(2, acts, mishaps, names::Fault::None), max);
+        let states = states.unwrap_or_else(|broken| panic!("{broken}"));
+        let all = if states < max { "all" } else { "the first" };
+        println!("names: {acts} acts each, {mishaps:?} deaths, restarts, copies: {all} {states} states");
+    }
+    let walks = walks_of_names(if soak() { 3_000_000 } else { 100_000 }, names::Fault::None);
+    walks.unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn a_rule_of_names_made_ahead_taken_out_is_missed() {
+    use names::Fault::*;
+    for fault in [ToldLate, NumbersTwice, Disorder, Twice, SyncEarly, AfterEnd] {
+        let found = walks_of_names(1_000_000, fault);
         assert!(found.is_err(), "{fault:?} is not found");
         println!("{fault:?}: {}", found.unwrap_err());
     }

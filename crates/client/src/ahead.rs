@@ -1,9 +1,7 @@
-//! What this session has made and removed, and the manager has not been told of yet: one log, in the order in which it was done. Pure state
-//! and waits; who may append is decided in [`crate::names::ahead`], which tells it too.
+//! What this session has made and removed, and the manager has not been told of yet: one log, in the order in which it was done ([`untold`]),
+//! and the waits for it. Who may append is decided in [`crate::names::ahead`], which tells it too.
 //!
-//! Invariants: the log is told from its front, one message at a time, so what the manager has is a beginning of it. Inode
-//! numbers in it rise, each is taken once, and more are asked for only when none is left and all before is told. What follows from what
-//! was made (content, other changes, questions) is sent only when that is told ([`crate::calls`]).
+//! Invariants: what follows from what was made (content, other changes, questions) is sent only when that is told ([`crate::calls`]).
 //!
 //! Whoever appends looks under the log's lock whether it may. Whoever changes the same at the manager notes that first, and waits for the
 //! log then: so either that is seen here, or it comes after what is appended.
@@ -11,9 +9,9 @@
 //! On failure (the session has ended, or the manager refused what it had promised to take) all that was not told is lost: from then
 //! on every wait says `EIO`.
 
+pub mod untold;
+
 use std::{
-    collections::VecDeque,
-    ops::Range,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
@@ -23,10 +21,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wire::mgr::Change;
 
+use self::untold::Untold;
 use crate::error::Errno;
 
-/// Changes that may wait; who makes more does so at the manager, after these.
-const LOG_MAX: usize = 4096;
 /// What nobody waits for gathers for so long.
 const AGE: Duration = Duration::from_millis(50);
 
@@ -38,7 +35,7 @@ pub(crate) struct Log {
     told: Notify,
     /// There is something to tell, or it is more urgent.
     wake: Notify,
-    /// Numbers were granted once: without, nothing can be in the log, and nobody has to look.
+    /// Something was, or is about to be, appended: before, nobody has to look.
     used: AtomicBool,
     /// Who asks for inode numbers.
     pub asking: tokio::sync::Mutex<()>,
@@ -46,94 +43,75 @@ pub(crate) struct Log {
 
 #[derive(Default)]
 struct State {
-    /// Not told, oldest first, each with the inode that was made last up to it.
-    queue: VecDeque<(InodeNo, Change)>,
-    /// How many were told.
-    told: u64,
+    untold: Untold,
     /// Since when the oldest waits.
     since: Option<Instant>,
     /// Up to here somebody waits for it.
     wanted: u64,
-    numbers: Range<u64>,
-    lost: bool,
-    /// Nothing is told any more.
-    closed: bool,
 }
 
 impl State {
-    fn end(&self) -> u64 {
-        self.told + self.queue.len() as u64
+    /// Something may be appended.
+    fn note<T>(&mut self, append: impl FnOnce(&mut Untold) -> Option<T>) -> Option<T> {
+        let done = append(&mut self.untold)?;
+        self.since.get_or_insert_with(Instant::now);
+        Some(done)
     }
 }
 
 impl Log {
     /// Appends what `make` says with its inode number, under the lock. None: there is no number, no room, or `make` says nothing.
     pub fn append(&self, make: impl FnOnce(InodeNo) -> Option<Change>) -> Option<InodeNo> {
-        let mut state = self.state.lock();
-        if state.closed || state.queue.len() >= LOG_MAX || state.numbers.is_empty() {
-            return None;
-        }
-        let ino = InodeNo(state.numbers.start);
-        let change = make(ino)?;
-        state.numbers.start += 1;
-        state.queue.push_back((ino, change));
-        state.since.get_or_insert_with(Instant::now);
-        drop(state);
-        self.wake.notify_one();
-        Some(ino)
+        self.appended(self.state.lock().note(|untold| untold.make(make)))
     }
 
     /// Appends what `make` says of what is there, under the lock; false: no room, or it says nothing.
     pub fn append_change(&self, make: impl FnOnce() -> Option<Change>) -> bool {
         let mut state = self.state.lock();
-        if state.closed || state.queue.len() >= LOG_MAX {
-            return false;
-        }
-        let Some(change) = make() else { return false };
-        // What is looked for by number is found behind what made it.
-        let last = state.queue.back().map_or(InodeNo(0), |(ino, _)| *ino);
-        state.queue.push_back((last, change));
-        state.since.get_or_insert_with(Instant::now);
+        // Before `make` looks whether it may: who forbids it looks here afterwards.
+        self.used.store(true, SeqCst);
+        let done = state.note(|untold| untold.change(make).then_some(()));
         drop(state);
-        self.wake.notify_one();
-        true
+        self.appended(done).is_some()
+    }
+
+    fn appended<T>(&self, what: Option<T>) -> Option<T> {
+        if what.is_some() {
+            self.wake.notify_one();
+        }
+        what
     }
 
     /// Whether more numbers are to be asked for.
     pub fn wants_numbers(&self) -> bool {
-        self.state.lock().numbers.is_empty()
+        self.state.lock().untold.wants_numbers()
     }
 
     /// Numbers were granted.
     pub fn add_numbers(&self, first: InodeNo, count: u32) {
         self.used.store(true, SeqCst);
-        self.state.lock().numbers = first.0..first.0 + u64::from(count);
+        self.state.lock().untold.add_numbers(first, count);
     }
 
-    /// Whether anything was ever made here.
+    /// Whether anything may ever have been appended.
     pub fn is_used(&self) -> bool {
         self.used.load(SeqCst)
     }
 
     /// Whether something was made that the manager will never hear of.
     pub fn is_lost(&self) -> bool {
-        self.state.lock().lost
+        self.state.lock().untold.is_lost()
     }
 
     /// Returns when all that is in the log now is told. `EIO`: it is lost.
     pub async fn all_told(&self) -> Result<(), Errno> {
-        let end = self.state.lock().end();
+        let end = self.state.lock().untold.end();
         self.told_to(end).await
     }
 
     /// The same of what made an inode.
     pub async fn inode_told(&self, ino: InodeNo) -> Result<(), Errno> {
-        let at = {
-            let state = self.state.lock();
-            // What is not among them is told.
-            let at = state.queue.binary_search_by_key(&ino, |(made, _)| *made);
-            at.map_or(0, |at| state.told + at as u64 + 1)
-        };
+        let at = self.state.lock().untold.made_at(ino);
         self.told_to(at).await
     }
 
@@ -144,10 +122,7 @@ impl Log {
             told.as_mut().enable();
             {
                 let mut state = self.state.lock();
-                if state.lost {
-                    return Err(Errno::EIO);
-                }
-                if state.told >= end {
+                if state.untold.is_told(end)? {
                     return Ok(());
                 }
                 state.wanted = state.wanted.max(end);
@@ -163,14 +138,17 @@ impl Log {
         loop {
             let rest = {
                 let state = self.state.lock();
-                if state.closed {
+                if state.untold.is_closed() {
                     return None;
                 }
                 let age = state.since.map(|since| since.elapsed());
                 match age {
-                    Some(age) if age >= AGE || state.wanted > state.told || state.queue.len() >= max => {
-                        let first = state.queue.iter().take(max);
-                        return Some(first.map(|(_, change)| change.clone()).collect());
+                    Some(age)
+                        if age >= AGE
+                            || state.wanted > state.untold.told()
+                            || state.untold.count() >= max =>
+                    {
+                        return Some(state.untold.front(max));
                     }
                     Some(age) => Some(AGE - age),
                     None => None,
@@ -187,22 +165,15 @@ impl Log {
     /// The first `count` are told.
     pub fn advance(&self, count: usize) {
         let mut state = self.state.lock();
-        let count = count.min(state.queue.len()); // less if it was closed meanwhile
-        state.queue.drain(..count);
-        state.told += count as u64;
-        state.since = (!state.queue.is_empty()).then(Instant::now);
+        state.untold.advance(count);
+        state.since = (state.untold.count() > 0).then(Instant::now);
         drop(state);
         self.told.notify_waiters();
     }
 
     /// What is in the log will not be told, and nothing is appended any more. Returns how much is lost by it.
     pub fn close(&self) -> usize {
-        let mut state = self.state.lock();
-        let count = state.queue.len();
-        state.lost |= count > 0;
-        state.closed = true;
-        state.queue.clear();
-        drop(state);
+        let count = self.state.lock().untold.close();
         self.told.notify_waiters();
         self.wake.notify_one();
         count

@@ -14,7 +14,7 @@ use crate::{calls::MANY_MAX, core::Core, error::Errno, files::inode::Inode};
 
 /// Files that may be unsettled at once, however few are kept.
 const UNSETTLED_MIN: u32 = 1024;
-/// How often age is looked at.
+/// How often age is looked at, while anything may become due.
 const TICK: Duration = Duration::from_millis(200);
 /// What is due gathers for so long before it is told.
 const GATHER: Duration = Duration::from_millis(20);
@@ -44,7 +44,12 @@ pub(crate) async fn run(core: Weak<Core>) {
             // What is closed or removed meanwhile goes in one message.
             tokio::time::sleep(GATHER).await;
         }
-        if sent == 0 {
+        if sent == 0 && core.unsettled.is_empty() && core.orphans.is_empty() {
+            // Nothing grows old: whoever brings the first, or ends the client, wakes this.
+            let wake = core.unsettled.wake.clone();
+            drop(core);
+            wake.notified().await;
+        } else if sent == 0 {
             // Either end of the pause leads to the next look.
             let _ = tokio::time::timeout(TICK, core.unsettled.wake.notified()).await;
         }

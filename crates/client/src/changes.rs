@@ -11,7 +11,7 @@
 //!
 //! | request | until it is answered | why that is safe |
 //! |---|---|---|
-//! | truncate (`SetAttr` with a size), punch (`Deallocate`) | the file's `io` and `commit` locks are held and no block of it is written; after the deadline reads and fsync wait too ([`FileState::changing`]) | blocks are forgotten with the manager's answer, never kept beside it; writes come after it |
+//! | truncate (`SetAttr` with a size), punch (`Deallocate`) | the file's token, its `io` and `commit` locks are held and no block of it is written; after the deadline reads and fsync wait too ([`FileState::changing`]) | blocks are forgotten with the manager's answer, never kept beside it; writes come after it |
 //! | `CommitWrite` of one file, or of many | the `commit` lock is held; blocks stay `pending`, sizes and times uncommitted | a later commit cannot be overtaken by a late copy; fsync waits for the lock |
 //! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::names::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
 //! | `Forget` of an unlinked file | sent again; what is forgotten twice is gone | nothing is known of the inode here; the manager forgets orphans of ended sessions by itself |

@@ -34,6 +34,7 @@ mod session_end;
 mod sharing;
 mod waits;
 
+pub use ahead::untold;
 pub use caller::on_behalf;
 pub use client::{Client, StatFs};
 pub use config::{MemoryBound, Tunables};

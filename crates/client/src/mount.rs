@@ -441,6 +441,10 @@ impl Blocks for StripeBlocks {
         })
     }
 
+    fn forget_inode(&self, fs: FsId, inode: InodeNo) {
+        self.io.forget_inode(fs, inode);
+    }
+
     fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let report = stripe::resolve_inode(&self.io, fs, inode, grant).await.map_err(block_error)?;

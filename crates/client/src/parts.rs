@@ -79,6 +79,11 @@ pub trait Blocks: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// An inode is removed: what is kept of failed writes of it may go. Nothing of it is being written, nor will be.
+    fn forget_inode(&self, fs: FsId, inode: InodeNo) {
+        let _ = (fs, inode);
+    }
+
     /// Brings every block of an inode, left by a session that ended uncleanly, to its old or new version.
     fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
         let _ = (fs, inode, grant);

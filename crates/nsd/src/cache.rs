@@ -5,9 +5,10 @@
 //! Invariant: a version's bytes never change, so an entry is right as long as its version is asked for; the
 //! pdisk says at every read which version that is and that it is whole ([`Pdisk::state`], from memory).
 //! What was overwritten is thus never found again, and goes like everything else that nobody asks for.
-//! Bounded by bytes; one strip's ranges are one entry. Least recently used goes first. A strip is kept when it
-//! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
-//! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::again`]).
+//! Bounded by bytes; one strip's ranges are one entry, each with a buffer of its own. Least recently used goes
+//! first. A strip is kept when it is read for the second time: what is read once costs no copy (the bytes must
+//! leave the pdisk's I/O memory, which is small) and pushes out nothing. Nor does what is read over and over
+//! but does not fit ([`State::again`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,8 +25,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use wire::strip::{Range, ReadStrip, ReadVersion, StripRead, StripState, VersionInfo};
 
-/// Bytes of an entry beside its data: keys, lists, CRCs.
-const ENTRY_BYTES: u64 = 256;
+/// Bytes of a part beside its data: keys, lists, CRCs.
+const PART_BYTES: u64 = 256;
 
 /// What is in it, and how often it had what was wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -173,7 +174,17 @@ impl Cache {
         if !matches!(why, Miss::Second | Miss::Changed) {
             return;
         }
-        let payload = Bytes::copy_from_slice(payload);
+        let (mut at, mut unit) = (0, 0);
+        let part = |&range: &Range| {
+            let (bytes, crcs) = (at..at + range.len as usize, unit..unit + range.units());
+            (at, unit) = (bytes.end, crcs.end);
+            let (bytes, crcs) = (payload.get(bytes)?, read.crcs.get(crcs)?);
+            Some((range, Part { bytes: Bytes::copy_from_slice(bytes), crcs: crcs.to_vec() }))
+        };
+        let parts: Vec<_> = read.ranges.iter().filter_map(part).collect();
+        if parts.is_empty() {
+            return;
+        }
         let mut state = self.0.lock();
         if state.entries.get(&key).is_some_and(|e| e.info.version != read.info.version) {
             state.remove(key);
@@ -190,23 +201,13 @@ impl Cache {
         order.remove(&entry.used);
         entry.used = time;
         order.insert(time, key);
-        let (mut at, mut unit) = (0, 0);
-        let mut kept = false;
-        for &range in &read.ranges {
-            let (end, units) = (at + range.len as usize, unit + range.units());
-            if let (Some(crcs), true) = (read.crcs.get(unit..units), end <= payload.len())
-                && entry.cut(range).is_none()
-            {
-                entry.parts.insert(range.offset, Part { bytes: payload.slice(at..end), crcs: crcs.to_vec() });
-                kept = true;
+        for (range, part) in parts {
+            if entry.cut(range).is_none() {
+                let more = part.cost();
+                let less = entry.parts.insert(range.offset, part).map_or(0, |shorter| shorter.cost());
+                entry.cost = entry.cost + more - less;
+                *used = *used + more - less;
             }
-            (at, unit) = (end, units);
-        }
-        if kept {
-            // A slice keeps its whole buffer alive.
-            let cost = payload.len() as u64 + ENTRY_BYTES;
-            entry.cost += cost;
-            *used += cost;
         }
         state.shrink();
     }
@@ -214,6 +215,12 @@ impl Cache {
     /// Somebody got wrong bytes of a strip: what is kept of it goes.
     pub fn forget(&self, pdisk: PdiskId, strip: StripId) {
         self.0.lock().remove((pdisk, strip));
+    }
+}
+
+impl Part {
+    fn cost(&self) -> u64 {
+        self.bytes.len() as u64 + PART_BYTES
     }
 }
 
@@ -372,6 +379,18 @@ mod tests {
         let (read, payload) = cache.get(PDISK, &ask(1, 61440, 65536), &adopted(1, 1)).unwrap();
         assert_eq!((read.ranges[0].len, payload.len()), (4096, 4096));
         assert_eq!(cache.usage().hit_bytes, 8192 + 4096);
+    }
+
+    #[test]
+    fn a_part_that_a_longer_one_replaces_takes_no_room_any_more() {
+        let cache = Cache::default();
+        cache.resize(1 << 20);
+        for len in (1..=16).map(|units| units * 4096) {
+            put(&cache, 1, 1, 0, len);
+        }
+        assert_eq!(cache.usage().used, 65536 + PART_BYTES);
+        cache.forget(PDISK, strip(1));
+        assert_eq!(cache.usage().used, 0);
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::{
 
 /// How often it looks around when nobody wakes it.
 const ROUND: Duration = Duration::from_millis(200);
+/// The same after a round in which nothing came and nothing was left to do.
+const REST: Duration = Duration::from_secs(2);
 /// How long it waits when there was no room.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Bytes brought to their place between two flushes.
@@ -67,6 +69,7 @@ pub(crate) fn run(store: &Store) {
 
 fn next_work(store: &Store, seen: &mut u64) -> Work {
     let mut state = store.lock();
+    let mut pause = ROUND;
     loop {
         if state.failed.is_some() || state.stopping {
             return Work::Stop;
@@ -79,7 +82,7 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         if clean_due(store, &state) || short == Some(Short::Place) {
             return Work::Clean;
         }
-        let waited = store.keeper_wake.wait_for(&mut state, ROUND);
+        let waited = store.keeper_wake.wait_for(&mut state, pause);
         store.commit_watch.look(&store.files.dir);
         store.look_at_room(&mut state);
         // A quiet round: nothing was appended since the last one.
@@ -88,6 +91,7 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         if quiet && !state.ready.is_empty() && !state.stopping {
             return Work::Clean;
         }
+        pause = if quiet { REST } else { ROUND };
     }
 }
 

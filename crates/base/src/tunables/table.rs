@@ -278,7 +278,7 @@ tunables! {
     /// What bulk connections between two processes of one machine go by. `auto`: memory of both, where they can share it, else TCP.
     /// `tcp`: TCP always. `shm`: memory is tried with every peer, whatever the addresses say.
     transport = "transport": TransportMode {
-        default: TransportMode::Tcp, range: [TransportMode::Auto, TransportMode::Tcp, TransportMode::Shm],
+        default: TransportMode::Auto, range: [TransportMode::Auto, TransportMode::Tcp, TransportMode::Shm],
         unit: "word", scope: Node, change: Live
     }
 }

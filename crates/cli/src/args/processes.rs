@@ -121,7 +121,7 @@ pub struct Mount {
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
     /// When a new file's or directory's name is durable
-    #[arg(long, value_enum, default_value_t = Names::Durable)]
+    #[arg(long, env = "ROPEWALK_NAMES", value_enum, default_value_t = Names::Durable)]
     pub names: Names,
 }
 

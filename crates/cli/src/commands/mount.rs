@@ -68,7 +68,8 @@ pub struct Way {
     /// None: what the environment says, or the default.
     transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
-    names: args::Names,
+    /// None: what the environment says, or the default.
+    names: Option<args::Names>,
 }
 
 impl Way {
@@ -80,7 +81,7 @@ impl Way {
             no_atime: args.no_atime,
             transport: Some(args.fuse_transport),
             metrics: args.metrics,
-            names: args.names,
+            names: Some(args.names),
         }
     }
 
@@ -96,8 +97,12 @@ impl Way {
         if let Some(metrics) = self.metrics {
             words.extend(["--metrics".into(), metrics.to_string()]);
         }
-        if self.names == args::Names::Ahead {
-            words.extend(["--names".into(), "ahead".into()]);
+        if let Some(names) = self.names {
+            let names = match names {
+                args::Names::Durable => "durable",
+                args::Names::Ahead => "ahead",
+            };
+            words.extend(["--names".into(), names.into()]);
         }
         words
     }

@@ -1,6 +1,6 @@
 //! What one client does while it is alone, with its names made ahead of the manager (docs/names-ahead.md), and what is there
 //! afterwards: of each program a beginning of what it did, in the order in which it did it, and no less than what an fsync said was
-//! durable, or another client could see.
+//! durable, or another client could see. What the client itself said of each inode is what another one finds.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +10,12 @@ use std::{
 use base::InodeNo;
 use client::{Client, Errno, SetAttrs};
 use tokio::sync::RwLock;
-use wire::mgr::FileKind;
+use wire::mgr::{Attr, FileKind};
 
 use super::programs::RW;
 use crate::common::Random;
+
+const S_ISGID: u16 = 0o2000;
 
 /// What a path leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,12 +95,20 @@ struct Done {
     now: Tree,
 }
 
+/// What is said of an inode, beside what depends on where its bytes are and on who has read it.
+fn said(attr: Attr) -> Attr {
+    let (atime, stored, inline) = Default::default();
+    Attr { atime, stored, inline, ..attr }
+}
+
 /// The programs of the client that is alone.
 pub struct Ledger {
     tops: Vec<InodeNo>,
     done: Mutex<Vec<Done>>,
     /// Held by who takes a step, and by who looks at all of it at one moment.
     still: RwLock<()>,
+    /// What the client said in the end of what its programs made.
+    said: Mutex<Option<Vec<BTreeMap<Path, Attr>>>>,
 }
 
 fn top(program: usize) -> String {
@@ -114,7 +124,25 @@ impl Ledger {
             client.fsync(tops[program], false).await?;
         }
         let done = Mutex::new((0..programs).map(|_| Done::default()).collect());
-        Ok(Arc::new(Ledger { tops, done, still: RwLock::default() }))
+        Ok(Arc::new(Ledger { tops, done, still: RwLock::default(), said: Mutex::default() }))
+    }
+
+    /// Asks a client for the attributes of all that its programs made: nothing is done any more, and all is told.
+    pub async fn ask_attrs(&self, client: &Client) -> Result<(), Errno> {
+        let trees: Vec<Tree> = self.done().iter().map(|done| done.now.clone()).collect();
+        let mut all = Vec::new();
+        for (program, tree) in trees.into_iter().enumerate() {
+            let top = self.tops[program];
+            let mut said_of = BTreeMap::from([(String::new(), said(client.getattr(top).await?))]);
+            for path in tree.into_keys() {
+                let (above, name) = path.rsplit_once('/').unwrap_or(("", &path));
+                let attr = client.lookup(said_of[above].ino, name.as_bytes()).await?;
+                said_of.insert(path, said(attr));
+            }
+            all.push(said_of);
+        }
+        *self.said.lock().unwrap() = Some(all);
+        Ok(())
     }
 
     fn done(&self) -> MutexGuard<'_, Vec<Done>> {
@@ -141,15 +169,28 @@ impl Ledger {
             let failed = |error: Errno| format!("look at what program {program} made: {error:?}");
             let top = observer.lookup(InodeNo::ROOT, top(program).as_bytes()).await.map_err(failed)?.ino;
             let (mut found, mut dirs) = (Tree::new(), vec![(String::new(), top)]);
+            let mut attrs =
+                BTreeMap::from([(String::new(), said(observer.getattr(top).await.map_err(failed)?))]);
             while let Some((above, dir)) = dirs.pop() {
                 for entry in observer.readdir(dir, 0, 4096, false).await.map_err(failed)?.entries {
                     let name = String::from_utf8(entry.name).expect("ours");
                     let path = if above.is_empty() { name } else { format!("{above}/{name}") };
+                    attrs.insert(path.clone(), said(observer.getattr(entry.ino).await.map_err(failed)?));
                     let thing = look(observer, entry.ino).await.map_err(failed)?;
                     if let Thing::Directory { .. } = thing {
                         dirs.push((path.clone(), entry.ino));
                     }
                     found.insert(path, thing);
+                }
+            }
+            if let Some(said) = &*self.said.lock().unwrap() {
+                for (path, attr) in &said[program] {
+                    if attrs.get(path) != Some(attr) {
+                        let found = attrs.get(path);
+                        return Err(format!(
+                            "program {program}, {path:?}: it was said {attr:?}, found is {found:?}"
+                        ));
+                    }
                 }
             }
             let all = self.done();
@@ -211,8 +252,15 @@ async fn make(
     kind: FileKind,
     target: &str,
 ) -> Result<InodeNo, Errno> {
-    let made = client.create(parent, name.as_bytes(), kind, 0o755, 0, 0, 0, target.as_bytes(), false).await?;
+    let made = client
+        .create(parent, name.as_bytes(), kind, 0o755, 3, gid(name), 0, target.as_bytes(), false)
+        .await?;
     Ok(made.0.ino)
+}
+
+/// A group, another for each name.
+fn gid(name: &str) -> u32 {
+    name.bytes().map(u32::from).sum()
 }
 
 /// One program.
@@ -306,6 +354,13 @@ impl Program {
                     }
                     _ => (FileKind::File, Thing::File { may: vec![0] }),
                 };
+                let above = path.rsplit_once('/').and_then(|(above, _)| self.thing(above));
+                let thing = match (thing, above) {
+                    (Thing::Directory { mode }, Some(Thing::Directory { mode: above })) => {
+                        Thing::Directory { mode: mode | above & S_ISGID }
+                    }
+                    (thing, _) => thing,
+                };
                 let target = if let Thing::Link { target } = &thing { target.clone() } else { String::new() };
                 self.begin(Step::Make(path.clone(), thing));
                 let name = std::str::from_utf8(name).expect("ours");
@@ -347,7 +402,7 @@ impl Program {
                 };
                 let (dir, name) = self.resolve(&path).await?;
                 let ino = self.client.lookup(dir, name).await?.ino;
-                let mode = self.random.below(0o1000) as u16;
+                let mode = self.random.below(0o4000) as u16;
                 self.begin(Step::Mode(path.clone(), mode));
                 self.client.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
                 self.end();

@@ -9,6 +9,8 @@ use client::tokens::{Cell, Enter, Recalled};
 use manager::tokens::{Acts, Tokens};
 use wire::token::{Need, Recall, Span, Token, TokenMode, Use};
 
+use crate::Explored;
+
 pub const INO: InodeNo = InodeNo(7);
 const NEVER: Duration = Duration::MAX;
 const NOW: Duration = Duration::ZERO;
@@ -173,135 +175,6 @@ impl World {
             expiries,
             fault,
         }
-    }
-
-    /// Everything that can happen.
-    pub fn events(&self) -> Vec<Event> {
-        let mut all = Vec::new();
-        for (i, node) in self.nodes.iter().enumerate() {
-            if node.live {
-                match node.doing {
-                    None if node.acts_left > 0 => all.extend(Act::ALL.map(|act| Event::Begin(i, act))),
-                    Some((act, Stage::Wants)) if node.cell.clone().enter(act.need()) != Enter::Wait => {
-                        all.push(Event::Enter(i));
-                    }
-                    Some((_, Stage::Uses)) => all.push(Event::Use(i)),
-                    _ => {}
-                }
-                if node.grant.is_some() && !node.cell.is_giving() {
-                    all.push(Event::Granted(i));
-                }
-                all.extend((0..node.recalls.len()).map(|k| Event::Recalled(i, k)));
-                if node.cell.is_giving() && node.cell.users() == 0 {
-                    all.push(Event::Give(i));
-                }
-                if self.crashes > 0 {
-                    all.extend([Event::Crash(i), Event::Sleep(i)]);
-                }
-            }
-            if node.live || node.asleep && !self.fenced[i] {
-                all.extend((0..2).filter(|b| node.dirty[*b]).map(|b| Event::Flush(i, b)));
-            }
-            if node.live {
-                all.extend((0..node.releases.len()).map(|k| Event::Arrive(i, k)));
-            }
-            if !node.live && !self.ended[i] {
-                all.push(Event::End(i));
-            }
-            if self.ended[i] && self.tokens.ending().contains(&session(i)) {
-                all.push(Event::Fence(i));
-            }
-        }
-        let waits = |node: &Node| matches!(node.doing, Some((_, Stage::Asks))) && node.grant.is_none();
-        if self.expiries > 0 && self.nodes.iter().any(waits) {
-            all.push(Event::Expire);
-        }
-        if self.restarts > 0 {
-            all.push(Event::Restart);
-        }
-        all
-    }
-
-    /// Whether somebody waits while nothing can happen but what nobody has to do.
-    pub fn is_stuck(&self) -> bool {
-        let idle = |event: &Event| {
-            matches!(
-                event,
-                Event::Begin(..)
-                    | Event::Crash(_)
-                    | Event::Sleep(_)
-                    | Event::Expire
-                    | Event::Restart
-                    | Event::Flush(..)
-            )
-        };
-        self.nodes.iter().any(|node| node.live && node.doing.is_some()) && self.events().iter().all(idle)
-    }
-
-    /// Lets it happen; an error says which promise was broken.
-    pub fn step(&mut self, event: Event) -> Result<(), String> {
-        match event {
-            Event::Begin(i, act) => {
-                let must = self.must;
-                let node = &mut self.nodes[i];
-                (node.doing, node.since) = (Some((act, Stage::Wants)), must);
-                node.acts_left -= 1;
-            }
-            Event::Enter(i) => self.enter(i),
-            Event::Granted(i) => self.granted(i),
-            Event::Use(i) => self.use_it(i)?,
-            Event::Flush(i, b) => self.flush(i, b)?,
-            Event::Recalled(i, k) => self.recalled(i, k),
-            Event::Give(i) => self.give(i)?,
-            Event::Arrive(i, k) => self.arrive(i, k),
-            Event::Crash(i) => {
-                self.crashes -= 1;
-                self.forget_writes(i, true);
-                self.nodes[i] = Node::default();
-            }
-            Event::Sleep(i) => {
-                self.crashes -= 1;
-                self.forget_writes(i, false);
-                (self.nodes[i].live, self.nodes[i].asleep) = (false, true);
-            }
-            Event::End(i) => {
-                (self.ended[i], self.unresolved) = (true, true);
-                self.tokens.end(session(i));
-                if self.fault == Fault::NoFence {
-                    self.drop_session(i);
-                }
-            }
-            Event::Fence(i) => {
-                self.fenced[i] = true;
-                self.drop_session(i);
-            }
-            Event::Expire => {
-                self.expiries -= 1;
-                let acts = self.with(|tokens, next| tokens.tick(false, EXPIRES, next));
-                self.apply(acts);
-            }
-            Event::Restart => {
-                self.restarts -= 1;
-                self.tokens = Tokens::new(self.unresolved);
-                for i in 0..self.nodes.len() {
-                    // Who is ended is in the store, its fence too; here the fence was waited for.
-                    if self.ended[i] {
-                        self.fenced[i] = true;
-                    } else {
-                        self.tokens.begin(session(i), true, false);
-                    }
-                    let node = &mut self.nodes[i];
-                    node.polls = false;
-                    if let Some((act, Stage::Asks)) = node.doing.filter(|_| node.grant.is_none()) {
-                        // The call is repeated.
-                        node.doing = Some((act, Stage::Wants));
-                        node.cell.refused();
-                    }
-                }
-            }
-        }
-        self.poll();
-        self.check()
     }
 
     /// Clients always ask what is wanted of them.
@@ -576,9 +449,138 @@ impl World {
         }
         Ok(())
     }
+}
 
-    /// The state as text that is the same for states that differ in nothing but numbers of grants.
-    pub fn canonical(&self) -> String {
+impl Explored for World {
+    type Event = Event;
+
+    fn events(&self) -> Vec<Event> {
+        let mut all = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            if node.live {
+                match node.doing {
+                    None if node.acts_left > 0 => all.extend(Act::ALL.map(|act| Event::Begin(i, act))),
+                    Some((act, Stage::Wants)) if node.cell.clone().enter(act.need()) != Enter::Wait => {
+                        all.push(Event::Enter(i));
+                    }
+                    Some((_, Stage::Uses)) => all.push(Event::Use(i)),
+                    _ => {}
+                }
+                if node.grant.is_some() && !node.cell.is_giving() {
+                    all.push(Event::Granted(i));
+                }
+                all.extend((0..node.recalls.len()).map(|k| Event::Recalled(i, k)));
+                if node.cell.is_giving() && node.cell.users() == 0 {
+                    all.push(Event::Give(i));
+                }
+                if self.crashes > 0 {
+                    all.extend([Event::Crash(i), Event::Sleep(i)]);
+                }
+            }
+            if node.live || node.asleep && !self.fenced[i] {
+                all.extend((0..2).filter(|b| node.dirty[*b]).map(|b| Event::Flush(i, b)));
+            }
+            if node.live {
+                all.extend((0..node.releases.len()).map(|k| Event::Arrive(i, k)));
+            }
+            if !node.live && !self.ended[i] {
+                all.push(Event::End(i));
+            }
+            if self.ended[i] && self.tokens.ending().contains(&session(i)) {
+                all.push(Event::Fence(i));
+            }
+        }
+        let waits = |node: &Node| matches!(node.doing, Some((_, Stage::Asks))) && node.grant.is_none();
+        if self.expiries > 0 && self.nodes.iter().any(waits) {
+            all.push(Event::Expire);
+        }
+        if self.restarts > 0 {
+            all.push(Event::Restart);
+        }
+        all
+    }
+
+    fn is_stuck(&self) -> bool {
+        let idle = |event: &Event| {
+            matches!(
+                event,
+                Event::Begin(..)
+                    | Event::Crash(_)
+                    | Event::Sleep(_)
+                    | Event::Expire
+                    | Event::Restart
+                    | Event::Flush(..)
+            )
+        };
+        self.nodes.iter().any(|node| node.live && node.doing.is_some()) && self.events().iter().all(idle)
+    }
+
+    fn step(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Begin(i, act) => {
+                let must = self.must;
+                let node = &mut self.nodes[i];
+                (node.doing, node.since) = (Some((act, Stage::Wants)), must);
+                node.acts_left -= 1;
+            }
+            Event::Enter(i) => self.enter(i),
+            Event::Granted(i) => self.granted(i),
+            Event::Use(i) => self.use_it(i)?,
+            Event::Flush(i, b) => self.flush(i, b)?,
+            Event::Recalled(i, k) => self.recalled(i, k),
+            Event::Give(i) => self.give(i)?,
+            Event::Arrive(i, k) => self.arrive(i, k),
+            Event::Crash(i) => {
+                self.crashes -= 1;
+                self.forget_writes(i, true);
+                self.nodes[i] = Node::default();
+            }
+            Event::Sleep(i) => {
+                self.crashes -= 1;
+                self.forget_writes(i, false);
+                (self.nodes[i].live, self.nodes[i].asleep) = (false, true);
+            }
+            Event::End(i) => {
+                (self.ended[i], self.unresolved) = (true, true);
+                self.tokens.end(session(i));
+                if self.fault == Fault::NoFence {
+                    self.drop_session(i);
+                }
+            }
+            Event::Fence(i) => {
+                self.fenced[i] = true;
+                self.drop_session(i);
+            }
+            Event::Expire => {
+                self.expiries -= 1;
+                let acts = self.with(|tokens, next| tokens.tick(false, EXPIRES, next));
+                self.apply(acts);
+            }
+            Event::Restart => {
+                self.restarts -= 1;
+                self.tokens = Tokens::new(self.unresolved);
+                for i in 0..self.nodes.len() {
+                    // Who is ended is in the store, its fence too; here the fence was waited for.
+                    if self.ended[i] {
+                        self.fenced[i] = true;
+                    } else {
+                        self.tokens.begin(session(i), true, false);
+                    }
+                    let node = &mut self.nodes[i];
+                    node.polls = false;
+                    if let Some((act, Stage::Asks)) = node.doing.filter(|_| node.grant.is_none()) {
+                        // The call is repeated.
+                        node.doing = Some((act, Stage::Wants));
+                        node.cell.refused();
+                    }
+                }
+            }
+        }
+        self.poll();
+        self.check()
+    }
+
+    fn canonical(&self) -> String {
         let text = format!("{self:?}");
         let parts: Vec<&str> = text.split("Grant(").collect();
         let number = |part: &str| part.split(')').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);

@@ -80,6 +80,9 @@ impl Core {
                 return attr;
             }
             state.merge(attr);
+        } else if state.links_unsure {
+            state.attr.nlink = attr.nlink;
+            state.links_unsure = self.sharing.changed_since(asked);
         }
         state.visible()
     }
@@ -218,7 +221,8 @@ impl Core {
             true => state.keeps(),
             false => state.token.mode() >= TokenMode::Read,
         };
-        state.attr_known && held && self.calls.lease_valid()
+        let exact = !state.links_unsure || state.gone;
+        state.attr_known && exact && held && self.calls.lease_valid()
     }
 
     /// Whether it is known here that an inode, of whatever kind, has no extended attribute.
@@ -228,10 +232,12 @@ impl Core {
         state.attr.plain && self.has_attr(&state)
     }
 
-    /// What follows when an inode lost a name: without names and handles it is given up.
+    /// What follows when an inode lost a name ([`crate::names::changing::Changing::file_changed`] was told of a file's): without names and handles it is given up.
     pub async fn name_lost(self: &Arc<Core>, attr: Attr, newest: Newest) {
         let ino = attr.ino;
-        self.changed_attr(attr, newest);
+        if attr.kind != FileKind::File {
+            self.changed_attr(attr, newest);
+        }
         let inode = self.inode(ino);
         let unused = {
             let state = inode.lock();
@@ -267,6 +273,7 @@ impl Core {
                 room
             };
             core.return_room(&inode, room);
+            core.blocks.forget_inode(core.session.fs.id, inode.ino);
             drop(hold);
             let unused = || (inode.lock().token.users() == 0).then_some(());
             if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {

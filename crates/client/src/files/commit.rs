@@ -213,8 +213,7 @@ impl Core {
                 b.end_flush(ticket);
                 match &result {
                     Ok(_) => {
-                        b.written(seq, &mut tagger);
-                        room = std::mem::take(&mut b.reserved);
+                        room = b.written(seq, &mut tagger);
                     }
                     Err(_) => {
                         b.not_written();

@@ -172,7 +172,7 @@ impl Locked<'_> {
         for key in keys {
             if let Some(block) = self.state.blocks.remove(&key) {
                 self.pool.dirty_changed(-(block.dirty_bytes() as i64));
-                room += block.reserved;
+                room += block.reserved + block.reserved_writing;
             }
             self.state.dirty.remove(&key);
         }

@@ -52,6 +52,8 @@ pub(crate) struct FileState {
     kind_known: bool,
     /// No name leads to it any more.
     pub gone: bool,
+    /// Several changes of its names were under way at once: which answer tells how many it has is not known.
+    pub links_unsure: bool,
     /// The right to all of this.
     pub token: Cell,
     /// How long it stays when others want it.
@@ -112,6 +114,7 @@ impl FileState {
             special: false,
             kind_known: false,
             gone: false,
+            links_unsure: false,
             token,
             linger: Linger::default(),
             page_drop: PageDrop::default(),

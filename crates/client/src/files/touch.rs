@@ -41,7 +41,7 @@ impl FileState {
         let last = match is_dir {
             true => names.all.as_ref().is_some_and(AllNames::is_empty),
             // Its token is held, so this is the newest.
-            false => self.attr.nlink == 1 && self.token.mode() >= TokenMode::Read,
+            false => self.attr.nlink == 1 && !self.links_unsure && self.token.mode() >= TokenMode::Read,
         };
         if !self.attr_known || self.gone || !still || !last || is_dir != directory {
             return None;

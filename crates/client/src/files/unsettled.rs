@@ -1,6 +1,9 @@
 //! What is still to be done for inodes in the background: to write and tell, and to give up.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+};
 
 use base::InodeNo;
 use parking_lot::Mutex;
@@ -15,13 +18,32 @@ pub(crate) struct Unsettled {
     inodes: Mutex<BTreeMap<InodeNo, Arc<Inode>>>,
     /// It was looked which of them are left.
     pub looked: Notify,
-    /// Wakes the background work.
-    pub wake: Notify,
+    /// Wakes the background work, and outlives the client: then it tells of its end.
+    pub wake: Arc<Notify>,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
 }
 
 impl Unsettled {
     pub fn note(&self, inode: &Arc<Inode>) {
-        self.inodes.lock().entry(inode.ino).or_insert_with(|| inode.clone());
+        let mut inodes = self.inodes.lock();
+        let is_first = inodes.is_empty();
+        if let btree_map::Entry::Vacant(entry) = inodes.entry(inode.ino) {
+            entry.insert(inode.clone());
+        }
+        drop(inodes);
+        if is_first {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.lock().is_empty()
     }
 
     pub fn all(&self) -> Vec<Arc<Inode>> {
@@ -58,6 +80,11 @@ impl Orphans {
 
     pub fn add_token(&self, token: Token) {
         self.tokens.lock().push(token);
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.lock().is_empty() && self.tokens.lock().is_empty()
     }
 
     /// Takes out inodes, at most `max`.

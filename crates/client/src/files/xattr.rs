@@ -50,8 +50,10 @@ impl Core {
         inode.lock().attr.plain = false;
         let changing = self.change(&[], &[ino]);
         let reply = self.calls.mutate(change).await;
+        changing.file_changed(&reply);
         let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {
+            MgrReply::Attr(attr) if attr.kind == FileKind::File => {}
             MgrReply::Attr(attr) => {
                 self.changed_attr(*attr, newest);
             }

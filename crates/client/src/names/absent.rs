@@ -22,8 +22,11 @@ impl Core {
         let inode = self.inode(dir);
         let mut state = inode.lock();
         let disturbed = self.sharing.named_elsewhere_since(asked) || self.sharing.claimed_since(asked);
-        if !disturbed && self.whole().is_some() {
-            state.names.all = Some(AllNames::of_new(asked.claim(), self.names.all.clone()));
+        let claim = asked.claim();
+        // Somebody may have found it already, and made something in it.
+        let known = state.names.all.as_ref().is_some_and(|names| names.claim() == claim);
+        if !disturbed && !known && self.whole().is_some() {
+            state.names.all = Some(AllNames::of_new(claim, self.names.all.clone()));
         }
     }
 

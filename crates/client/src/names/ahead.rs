@@ -58,12 +58,12 @@ impl Core {
             let asked = self.runtime.spawn(async move { core.ask_numbers().await });
             self.patient("inode numbers", Some(parent), asked).await.ok()?.ok()?.ok()?;
         }
-        let inherited = self.inherited(parent).await?;
+        self.dir_attr_known(parent).await?;
         let asked = self.sharing.now();
         let mut made = None;
         self.calls.ahead.append(|ino| {
-            let may = self.may_make_ahead() && self.claim_name(parent, name, ino);
-            may.then(|| {
+            let inherited = self.may_make_ahead().then(|| self.inherited(parent))??;
+            self.claim_name(parent, name, ino).then(|| {
                 made = Some((new_attr(ino, change, &inherited), self.change_ahead(&[(parent, name)], &[])));
                 create_as(ino, change)
             })
@@ -82,6 +82,9 @@ impl Core {
     /// Removes the last name of what is known here, or an empty directory, if that may be done ahead of the manager. False: nothing
     /// is done.
     pub async fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
+        if !self.may_make_ahead() {
+            return false;
+        }
         self.learn_names(parent).await;
         let now = now();
         let mut done = None;
@@ -119,6 +122,9 @@ impl Core {
         to: (InodeNo, &[u8]),
         no_replace: bool,
     ) -> bool {
+        if !self.may_make_ahead() {
+            return false;
+        }
         self.learn_names(from.0).await;
         self.learn_names(to.0).await;
         let now = now();
@@ -204,7 +210,9 @@ impl Core {
     /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:
     /// each directory gets its owner, mode and times.
     pub fn set_ahead(self: &Arc<Core>, inode: &Arc<Inode>, change: &Change) -> Option<Attr> {
-        let Change::SetAttr { size: None, .. } = *change else { return None };
+        if !self.may_make_ahead() {
+            return None;
+        }
         let mut done = None;
         self.calls.ahead.append_change(|| {
             let attr = self.may_make_ahead().then(|| self.attr_set(inode, change))??;
@@ -218,7 +226,9 @@ impl Core {
 
     /// Attributes as a change leaves them, of what nobody else is changing.
     fn attr_set(&self, inode: &Inode, change: &Change) -> Option<Attr> {
-        let Change::SetAttr { mode, uid, gid, atime, mtime, ctime, .. } = *change else { return None };
+        let Change::SetAttr { mode, uid, gid, size: None, atime, mtime, ctime, .. } = *change else {
+            return None;
+        };
         let mut attr = {
             let state = inode.lock();
             let known =
@@ -264,12 +274,17 @@ impl Core {
         }
     }
 
-    /// None if the directory is not one to make anything in.
-    async fn inherited(self: &Arc<Core>, dir: InodeNo) -> Option<Inherited> {
+    /// Asks for the attributes of a directory where they are not known.
+    async fn dir_attr_known(self: &Arc<Core>, dir: InodeNo) -> Option<()> {
         let known = self.inode_known(dir)?.lock().attr_known;
         if !known {
             self.getattr(dir).await.ok()?;
         }
+        Some(())
+    }
+
+    /// None if the directory is not one to make anything in.
+    fn inherited(&self, dir: InodeNo) -> Option<Inherited> {
         let inode = self.inode_known(dir)?;
         let state = inode.lock();
         // Who is changing it knows better.
@@ -285,10 +300,9 @@ impl Core {
         let Some(inode) = self.inode_known(dir) else { return false };
         let mut state = inode.lock();
         let gone = state.gone;
-        let Some(names) = &mut state.names.all else { return false };
-        if gone || names.may_hold(name) {
-            return false;
-        }
+        // What was known when it was looked at may be of a time before others were there.
+        let names = state.names.all.as_mut().filter(|names| self.sharing.same_claim(names.claim()));
+        let Some(names) = names.filter(|_| !gone) else { return false };
         names.make(name, ino)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::InodeNo;
 use wire::{
-    mgr::MgrReply,
+    mgr::{Attr, FileKind, MgrReply},
     token::{Token, TokenMode},
 };
 
@@ -96,6 +96,21 @@ impl Changing {
         self.core.sharing.is_alone(self.begun)
     }
 
+    /// Takes in the attributes of a file that came with the answer. Before the change ends: nobody is to believe an older count of
+    /// its names.
+    pub fn file_changed(&self, reply: &Result<MgrReply, Errno>) {
+        let Ok(MgrReply::Attr(attr) | MgrReply::Unlinked { attr: Some(attr) }) = reply else { return };
+        if attr.kind != FileKind::File {
+            return;
+        }
+        let noted = self.inodes.iter().any(|inode| inode.ino == attr.ino);
+        self.core.changed_attr(Attr::clone(attr), None);
+        if !noted {
+            // Another change may have been under way, and its answer the newer one.
+            self.core.inode(attr.ino).lock().links_unsure = true;
+        }
+    }
+
     /// The change was answered: `leads` says where the names lead by it, as far as that is known, and `touched` what it
     /// did to the attributes of the directories.
     pub fn end(
@@ -125,6 +140,8 @@ impl Changing {
                 state.touched(touched, self.core.whole().is_some());
             } else if named || state.special {
                 state.outdate_attr();
+            } else if !alone {
+                state.links_unsure = true;
             }
         }
         self.core.sharing.end_change(self.begun)

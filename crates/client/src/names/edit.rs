@@ -74,8 +74,14 @@ impl Core {
         let change = Change::Link { ino, parent, name: name.to_vec(), now };
         let changing = self.change(&[(parent, name)], &[ino]);
         let reply = self.calls.mutate(change).await;
+        changing.file_changed(&reply);
         let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, 0));
         match reply? {
+            MgrReply::Attr(attr) if attr.kind == FileKind::File => {
+                let state = inode.lock();
+                let held = state.attr_known && state.token.mode() >= TokenMode::Read;
+                Ok(if held { state.visible() } else { *attr })
+            }
             MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
             other => Err(unexpected("Link", &other)),
         }
@@ -101,8 +107,10 @@ impl Core {
                 expect: lost,
                 now,
             };
-            let changing = self.change(&[(parent, name)], lost.as_slice());
+            let noted = lost.or_else(|| self.leads_by(parent, name));
+            let changing = self.change(&[(parent, name)], noted.as_slice());
             let reply = self.calls.mutate(change).await;
+            changing.file_changed(&reply);
             let newest =
                 changing.end(&reply, &[Some(Hint::NOTHING)], Touched::At(now, -i32::from(directory)));
             match reply {
@@ -137,21 +145,25 @@ impl Core {
                 expect,
                 now,
             };
-            let (moved, replaced) = expect.unwrap_or_default();
+            let known = || places.map(|(dir, name)| self.leads_by(dir, name).unwrap_or_default()).into();
+            let (moved, replaced) = expect.unwrap_or_else(known);
+            let apart = expect.is_some_and(|(moved, replaced)| moved != replaced);
             let changing = self.change(&places, &[moved, replaced]);
             let reply = self.calls.mutate(change).await;
+            changing.file_changed(&reply);
             // The change times of what was moved are the manager's.
             let mut seen = Vec::new();
             for (parent, name) in places.iter().skip(usize::from(!exchange)).filter(|_| reply.is_ok()) {
                 let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
                 seen.push(self.calls.ask(ask).await);
             }
+            seen.iter().for_each(|seen| changing.file_changed(seen));
             let mut leads: Vec<Option<Hint>> = seen.iter().map(Hint::of).collect();
             if !exchange {
                 // Two names of one inode both stay.
-                leads.insert(0, (moved != replaced).then_some(Hint::NOTHING));
+                leads.insert(0, apart.then_some(Hint::NOTHING));
             }
-            let same = expect.is_some() && moved == replaced;
+            let same = expect.is_some() && !apart;
             let touched = match same || !changing.is_alone() {
                 true => Touched::Unknown,
                 false => touched_by_rename(&seen, now),
@@ -163,7 +175,9 @@ impl Core {
                 reply => {
                     self.unlinked("Rename", reply?, newest).await?;
                     for seen in seen {
-                        if let Ok(MgrReply::Attr(attr)) = seen {
+                        if let Ok(MgrReply::Attr(attr)) = seen
+                            && attr.kind != FileKind::File
+                        {
                             self.changed_attr(*attr, newest);
                         }
                     }
@@ -173,6 +187,12 @@ impl Core {
             drop(holds);
         }
         Err(Errno(libc::ESTALE))
+    }
+
+    /// The inode that a name leads to as far as is known here.
+    fn leads_by(&self, dir: InodeNo, name: &[u8]) -> Option<InodeNo> {
+        let known = || self.known_name(dir, name).map(|hint| hint.ino).filter(|ino| ino.0 > 0);
+        self.surely_leads(dir, name).or_else(known)
     }
 
     async fn unlinked(

@@ -75,7 +75,7 @@ impl Core {
     /// Takes what a block has set aside beyond what is dirty in it: for what was dropped before it was written.
     pub fn room_unused(&self, block: &mut Block, pool: PoolId) -> u64 {
         let needed = self.raw_bytes(pool, block.dirty_bytes()).unwrap_or(u64::MAX);
-        let unused = block.reserved.saturating_sub(needed);
+        let unused = (block.reserved + block.reserved_writing).saturating_sub(needed).min(block.reserved);
         block.reserved -= unused;
         unused
     }

@@ -4,22 +4,21 @@
 //! of the last block behind the new end is left as it is on the pdisks: what lies beyond the end of a
 //! file is arbitrary, and every growth writes zeros over the part it uncovers.
 //! What the manager refuses has changed nothing. What it does not answer is under way until it does, and what it may
-//! have taken away is not believed in meanwhile ([`crate::changes`]).
+//! have taken away is not believed in meanwhile ([`crate::changes`]). Whoever waits for a cut or a hole may go: the token stays
+//! until it is done, so nothing of it reaches a file that is another's by then.
 
 use std::{sync::Arc, time::Instant};
 
 use base::{BlockIndex, units::UNIT};
 use tokio::sync::OwnedRwLockWriteGuard;
-use wire::{
-    mgr::{Attr, Change, Extent, FILE_SIZE_MAX, MgrReply},
-    token::Need,
-};
+use wire::mgr::{Attr, Change, Extent, FILE_SIZE_MAX, MgrReply};
 
 use crate::{
     calls::unexpected,
     core::{Core, now},
     error::Errno,
     files::{inode::Inode, state::FileState},
+    sharing::guards::TokenHold,
     waits,
 };
 
@@ -93,9 +92,9 @@ impl Core {
         size: u64,
         io: OwnedRwLockWriteGuard<()>,
     ) -> Result<(), Errno> {
-        let (core, file) = (self.clone(), inode.clone());
+        let (core, file, token) = (self.clone(), inode.clone(), TokenHold::another(inode));
         let work = async move {
-            let _io = io;
+            let _held = (io, token);
             core.cut(&file, size).await
         };
         self.see_through(inode, "the end of a file to be cut off", work).await
@@ -106,7 +105,7 @@ impl Core {
         // From there on everything is known afterwards, also of the block that the new end is in.
         self.learn_blocks_to_resize(inode, size).await?;
         let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
-        let block_size = ours_to_change(inode)?;
+        let block_size = inode.lock().block_size();
         let first_gone = size.div_ceil(block_size);
         if inode.lock().pending.any_in(first_gone, u64::MAX) {
             // The manager removes only strips that it knows of.
@@ -224,16 +223,15 @@ impl Core {
         }
         self.learn_edges(inode, offset, end).await?;
         let io = self.alone_in(inode).await?;
-        let (core, file) = (self.clone(), inode.clone());
+        let (core, file, token) = (self.clone(), inode.clone(), TokenHold::another(inode));
         let work = async move {
-            let _io = io;
+            let _held = (io, token);
             let size = file.lock().attr.size;
             core.punch(&file, offset, end.min(size)).await?;
             if end > size && grows {
                 // While flushes are held nobody forgets what has been learned, not even if who waits has gone.
                 let _hold = core.hold_flushes(&file).await?;
                 core.learn_blocks_to_resize(&file, end).await?;
-                ours_to_change(&file)?;
                 core.grow(&file, end).await?;
             }
             Ok(())
@@ -285,7 +283,6 @@ impl Core {
 
     async fn punch_blocks(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
-        ours_to_change(inode)?;
         if inode.lock().pending.any_in(first, end) {
             self.commit_locked(inode).await?;
         }
@@ -336,12 +333,6 @@ impl Core {
 }
 
 type Find = fn(&FileState, u64) -> Result<Found, Errno>;
-
-/// Who waited for a change may have gone, and the token with him: then the file is another's. Its block size.
-fn ours_to_change(inode: &Inode) -> Result<u64, Errno> {
-    let state = inode.lock();
-    if state.token.allows(Need::Write) { Ok(state.block_size()) } else { Err(Errno::EIO) }
-}
 
 /// What a look for data or a hole came to.
 enum Found {

@@ -179,10 +179,9 @@ impl Core {
                 let mut stored = 0;
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
-                    b.written(seq, &mut tagger);
+                    stored = b.written(seq, &mut tagger);
                     b.meta = Some(meta).filter(|m| m.is_complete(m.data.len()));
                     b.stored_to = b.stored_to.max(stored_to);
-                    stored = std::mem::take(&mut b.reserved);
                 });
                 self.spend_room(&inode, stored);
                 if whole && state.attr.size > self.live().seq_discard_threshold {

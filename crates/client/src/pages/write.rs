@@ -411,10 +411,15 @@ impl Core {
                 }
                 size
             };
+            // Content in the inode is told only while nobody changes it: who looks before that finds nothing to tell.
+            let free = || (!inode.lock().flushes.are_held()).then_some(());
+            self.wait_inode(inode, "a change of the file's blocks", free).await?;
             self.commit(inode).await?;
             waits::moved();
             let state = inode.lock();
-            if state.size_committed >= wanted.min(state.attr.size) && !state.pending.any_in(first, end) {
+            // Neither less than was there, nor what has been cut off since.
+            let told = (wanted.min(state.attr.size)..=state.attr.size).contains(&state.size_committed);
+            if told && !state.pending.any_in(first, end) {
                 return Ok(());
             }
         }

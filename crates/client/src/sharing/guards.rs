@@ -18,6 +18,12 @@ impl TokenHold {
     pub fn new(inode: &Arc<Inode>, state: &mut FileState, need: Need) -> TokenHold {
         TokenHold { inode: inode.clone(), lingers: state.linger.begin_use(need, Instant::now) }
     }
+
+    /// For work that may outlast who has the inode in use now.
+    pub fn another(inode: &Arc<Inode>) -> TokenHold {
+        inode.lock().token.enter_beside();
+        TokenHold { inode: inode.clone(), lingers: false }
+    }
 }
 
 impl Drop for TokenHold {

@@ -78,6 +78,11 @@ impl Core {
             Ok(other) => return Err(unexpected("GetAttr", &other)),
             // Nobody can ask for it any more.
             Err(Errno::ENOENT) => return Ok(()),
+            // Nor can this session: it was moved out of its subtree. Another answer does not come, and whoever uses it asks himself.
+            Err(Errno(libc::EACCES)) => {
+                inode.lock().outdate_attr();
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         let mut state = inode.lock();

@@ -160,6 +160,12 @@ impl Cell {
         may
     }
 
+    /// Somebody who is in lets another in, who may stay longer.
+    pub fn enter_beside(&mut self) {
+        debug_assert!(self.users > 0, "nobody uses it");
+        self.users += 1;
+    }
+
     /// A use ends.
     pub fn leave(&mut self) {
         debug_assert!(self.users > 0, "nobody uses it");

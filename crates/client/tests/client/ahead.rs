@@ -363,3 +363,64 @@ async fn with_durable_names_it_does_as_well() {
     assert_eq!(world.manager.record(new).unwrap().0, 3 * u64::from(BLOCK), "the manager has all of it");
     client.release(handle);
 }
+
+/// A directory from before, of which the client has only removed: it was granted no numbers.
+#[tokio::test]
+async fn who_only_removes_is_waited_for_as_well() {
+    let mut world = World::new(2, 1);
+    for name in ["a", "b", "c", "d"] {
+        world.manager.make(name.as_bytes(), 0, [].into_iter());
+    }
+    let client = world.mount(ahead());
+    for name in ["a", "b", "c", "d"] {
+        client.lookup(InodeNo::ROOT, name.as_bytes()).await.unwrap();
+    }
+    unlink(&client, InodeNo::ROOT, "a", false).await.unwrap();
+    let listed = client.readdir(InodeNo::ROOT, 0, 4096, false).await.unwrap();
+    assert!(listed.entries.iter().all(|entry| entry.name != b"a"), "{:?}", listed.entries);
+    unlink(&client, InodeNo::ROOT, "b", false).await.unwrap();
+    client.fsync(InodeNo::ROOT, false).await.unwrap();
+    assert_eq!(world.manager.told(), [b"-a", b"-b"]);
+    rename(&client, (InodeNo::ROOT, "c"), (InodeNo::ROOT, "e")).await.unwrap();
+    client.sync_all().await.unwrap();
+    assert_eq!(world.manager.told().last().unwrap(), b"c>e");
+    // What is lost is said.
+    unlink(&client, InodeNo::ROOT, "d", false).await.unwrap();
+    world.manager.fence_below(u64::MAX);
+    assert_eq!(client.fsync(InodeNo::ROOT, false).await, Err(Errno::EIO));
+}
+
+/// An answer that tells of fewer names than there are may come last.
+#[tokio::test]
+async fn a_file_with_another_name_is_not_removed_for_the_last() {
+    let mut world = World::new(2, 1);
+    let client = Arc::new(world.mount(ahead()));
+    let top = directory(&world, &client).await;
+    let ino = make(&client, top, "x", FileKind::File).await.unwrap().ino;
+    client.link(ino, top, b"y").await.unwrap();
+    let handle = client.open(ino, RW).await.unwrap();
+    client.write(handle, 0, &[7; 100]).await.unwrap();
+    client.release(handle);
+    let removes =
+        |request: &MgrRequest| matches!(request, MgrRequest::Mutate { change: Change::Unlink { .. }, .. });
+    *world.manager.which.lock().unwrap() = removes;
+    let before = world.manager.kept_back.load(SeqCst);
+    let held = world.manager.on_their_way.write().await;
+    let unlinking = client.clone();
+    let unlinking = tokio::spawn(async move { unlink(&unlinking, top, "x", false).await });
+    until("the answer is on its way", || world.manager.kept_back.load(SeqCst) > before).await;
+    client.link(ino, top, b"z").await.unwrap();
+    drop(held);
+    unlinking.await.unwrap().unwrap();
+    assert_eq!(client.getattr(ino).await.unwrap().nlink, 2);
+    unlink(&client, top, "y", false).await.unwrap();
+    client.fsync(top, false).await.unwrap();
+    let left = client.lookup(top, b"z").await.unwrap();
+    assert_eq!((left.ino, left.nlink, left.size), (ino, 1, 100));
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(world.manager.record(ino).unwrap().0, 100);
+    // Now it is.
+    unlink(&client, top, "z", false).await.unwrap();
+    client.fsync(top, false).await.unwrap();
+    assert_eq!(world.manager.told().last().unwrap(), b"-z");
+}

@@ -116,3 +116,27 @@ async fn room_of_what_is_dropped_before_it_is_written_is_used_again() {
     }
     assert_eq!(world.blocks.writes.load(SeqCst), 0);
 }
+
+#[tokio::test]
+async fn room_of_what_is_written_beside_a_version_is_set_aside_until_that_is_stored() {
+    const PART: usize = 64 << 10;
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = made(&client, b"f").await;
+    let set = SetAttrs { size: Some(u64::from(BLOCK)), ..SetAttrs::default() };
+    client.setattr(ino, set).await.unwrap();
+    client.write(handle, 0, &[1; PART]).await.unwrap();
+    world.blocks.stuck.store(true, SeqCst);
+    let sync = tokio::spawn({
+        let client = client.clone();
+        async move { client.fsync(ino, false).await }
+    });
+    until("the first part is being written", || world.blocks.writes.load(SeqCst) > 0).await;
+    client.write(handle, PART as u64, &[2; PART]).await.unwrap();
+    world.blocks.stuck.store(false, SeqCst);
+    sync.await.unwrap().unwrap();
+    assert_eq!((world.blocks.writes.load(SeqCst), client.pool_use().dirty), (1, PART as u64));
+    // More than is left of the first piece: the question says what is held.
+    client.write(handle, u64::from(BLOCK), &vec![3; MIB as usize]).await.unwrap();
+    assert_eq!(world.manager.held.load(SeqCst), MIB - PART as u64 * 3 / 2, "of one part");
+}

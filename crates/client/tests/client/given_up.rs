@@ -51,5 +51,6 @@ async fn a_file_that_is_removed_while_its_blocks_take_long_is_given_up_all_the_s
         world.blocks.stuck.store(false, SeqCst);
         until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
         until("nothing of it is dirty", || client.pool_use().dirty == 0).await;
+        assert_eq!(*world.blocks.forgotten.lock().unwrap(), [ino]);
     }
 }

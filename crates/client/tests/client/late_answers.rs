@@ -190,3 +190,36 @@ async fn names_and_attributes_that_arrive_late_are_not_believed() {
     assert_eq!((found.ino, found.size), (new, 8192));
     assert_eq!(content(&client).await, [2; 8192]);
 }
+
+#[tokio::test]
+async fn a_cut_that_is_fsynced_beside_a_hole_is_there_after_a_crash() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(idle());
+    let (ino, handle) = made(&client).await;
+    client.write(handle, 0, &[1; 3000]).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    // Its content is in the inode and not in memory: a cut loads none of it.
+    let client = world.mount(idle());
+    let handle = client.open(ino, RW).await.unwrap();
+    resize(&client, ino, 2000).await;
+    *world.manager.which.lock().unwrap() = |request| matches!(request, MgrRequest::ReadInline { .. });
+    let content_on_its_way = world.manager.on_their_way.write().await;
+    let before = world.manager.kept_back.load(SeqCst);
+    let hole = tokio::spawn({
+        let client = client.clone();
+        async move { client.fallocate(handle, Fallocate::PunchHole, 100, 100, Privileges::Kept).await }
+    });
+    until("what is around the hole is asked for", || world.manager.kept_back.load(SeqCst) > before).await;
+    let sync = tokio::spawn({
+        let client = client.clone();
+        async move { client.fsync(ino, false).await }
+    });
+    // Time for who would not wait for the hole.
+    taken_in().await;
+    drop(content_on_its_way);
+    sync.await.unwrap().unwrap();
+    assert_eq!(world.manager.record(ino).map(|(size, ..)| size), Some(2000));
+    hole.await.unwrap().unwrap();
+    let expected = [vec![1; 100], vec![0; 100], vec![1; 1800]].concat();
+    assert!(content(&client).await == expected);
+}

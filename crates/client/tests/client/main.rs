@@ -13,6 +13,7 @@ mod late_answers;
 mod model;
 mod mount;
 mod name_pages;
+mod recalled;
 mod resolution;
 mod session_end;
 mod short_writes;

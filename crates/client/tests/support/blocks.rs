@@ -55,6 +55,8 @@ pub struct FakeBlocks {
     deletes: Mutex<Vec<(StripeId, u64, Version)>>,
     /// Questions for leftovers.
     pub questions: AtomicU64,
+    /// Inodes of which nothing will be written any more.
+    pub forgotten: Mutex<Vec<base::InodeNo>>,
 }
 
 impl FakeBlocks {
@@ -80,6 +82,7 @@ impl FakeBlocks {
             last_pieces: Mutex::default(),
             deletes: Mutex::default(),
             questions: AtomicU64::new(0),
+            forgotten: Mutex::default(),
         }
     }
 
@@ -338,6 +341,14 @@ impl Blocks for FakeBlocks {
             self.reap(false);
             Ok(bytes)
         })
+    }
+
+    fn forget_inode(&self, _: base::FsId, inode: base::InodeNo) {
+        assert!(
+            self.writing.lock().unwrap().iter().all(|stripe| stripe.inode != inode),
+            "{inode} is written"
+        );
+        self.forgotten.lock().unwrap().push(inode);
     }
 
     fn adopt_all(&self, _: Instant) -> BoxFuture<'_, Result<(), BlockError>> {

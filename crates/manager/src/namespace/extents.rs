@@ -218,8 +218,9 @@ impl Editor<'_, '_> {
         if written.shared {
             written.size = written.size.max(inode.size);
             written.set.mtime = written.set.mtime.max(Some(inode.mtime));
-            written.set.ctime = written.set.ctime.max(inode.ctime);
         }
+        // A name of it may have been moved or made since the client said this.
+        written.set.ctime = written.set.ctime.max(inode.ctime);
         if written.size > FILE_SIZE_MAX {
             return errno(EFBIG);
         }

@@ -471,3 +471,20 @@ fn numbers_that_were_granted_are_used_once() {
     stage.txn(|txn| end_session(txn, first)).unwrap();
     assert!(!stage.map.contains_key(&keys::numbers_key(first)));
 }
+
+/// What was said of content before a name was moved does not take its change time back, when it comes after that.
+#[test]
+fn the_time_of_a_change_does_not_go_back() {
+    let mut stage = Stage::new(57);
+    let made = stage.change(create(InodeNo::ROOT, "a", FileKind::File)).unwrap();
+    let MgrReply::Created { attr, .. } = made else { panic!("{made:?}") };
+    let later = Timestamp { secs: NOW.secs + 1, ..NOW };
+    let mut moved = rename((InodeNo::ROOT, "a"), (InodeNo::ROOT, "b"));
+    if let Change::Rename { now, .. } = &mut moved {
+        *now = later;
+    }
+    stage.change(moved).unwrap();
+    stage.change(written(attr.ino, 3, Vec::new(), Some(b"abc".to_vec()))).unwrap();
+    let attr = stage.attr(attr.ino).unwrap();
+    assert_eq!((attr.size, attr.mtime, attr.ctime), (3, NOW, later));
+}

@@ -1,6 +1,6 @@
 //! Requests given to their handlers, and answered.
 //!
-//! A handler is polled once by the receiver; if it is not ready it goes on as a task of its own. Its reply
+//! A handler is polled once by the receiver; if it is not ready it goes on as a task of its own when it is woken. Its reply
 //! is always sent, also to a caller that gave up: the reply is what returns the window's room.
 
 use std::{
@@ -88,19 +88,31 @@ pub(crate) fn dispatch(
         let late = Response::error(Status::Expired, "the deadline passed before it was begun");
         return reply(conn, &header, since, late, false);
     }
-    let mut handling = Caught(start(|| handler.handle(request)));
-    let mut cx = Context::from_waker(std::task::Waker::noop());
-    // The waker of this poll is never used: the task below polls again at once.
-    match Pin::new(&mut handling).poll(&mut cx) {
-        Poll::Ready(response) => reply(conn, &header, since, response, false),
-        Poll::Pending => {
-            let conn = Arc::clone(conn);
-            let runtime = conn.core.runtime.clone();
-            runtime.spawn(async move {
-                let response = handling.await;
-                reply(&conn, &header, since, response, true);
-            });
-        }
+    let handling = Caught(start(|| handler.handle(request)));
+    let runtime = conn.core.runtime.clone();
+    let answering = Answering { handling, conn: Arc::clone(conn), header, since, waited: false };
+    base::start::start(Box::pin(answering), move |work| drop(runtime.spawn(work)));
+}
+
+/// A request being carried out, and answered at its end.
+struct Answering {
+    handling: Caught,
+    conn: Arc<Conn>,
+    header: Header,
+    since: Instant,
+    /// The receiver has gone on, and flushes nothing for it any more.
+    waited: bool,
+}
+
+impl Future for Answering {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Poll::Ready(response) = Pin::new(&mut self.handling).poll(cx) else {
+            self.waited = true;
+            return Poll::Pending;
+        };
+        reply(&self.conn, &self.header, self.since, response, self.waited);
+        Poll::Ready(())
     }
 }
 

@@ -49,6 +49,12 @@ impl StripeIo {
         }
     }
 
+    /// Forgets what failed writes left of an inode that is removed: its strips are deleted, whatever version they are of. Nothing
+    /// of it is being written, nor will be.
+    pub fn forget_inode(&self, fs: FsId, inode: InodeNo) {
+        self.shared.adoption.forget_abandoned(fs, inode);
+    }
+
     /// Stripes that are complete and not known to be adopted.
     pub fn unadopted(&self) -> usize {
         self.shared.adoption.len()

@@ -179,6 +179,15 @@ impl Adoption {
         self.table.lock().abandoned.remove(&stripe);
     }
 
+    /// The inode is gone, and its strips with it: nothing of it will be written again.
+    pub fn forget_abandoned(&self, fs: FsId, inode: InodeNo) {
+        let mut table = self.table.lock();
+        let of_inode: Vec<_> = table.abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect();
+        for stripe in of_inode {
+            table.abandoned.remove(&stripe);
+        }
+    }
+
     /// Has what waits adopted soon: room on the pdisks comes back with it.
     pub fn adopt_soon(&self) {
         self.wanted.notify_one();
@@ -222,7 +231,9 @@ impl Adoption {
     /// Everything that waits now, by the pdisk that holds it. Strips whose pdisk does not count go.
     pub fn snapshot(&self, view: &ClusterView) -> HashMap<PdiskId, Vec<(StripId, Version)>> {
         let mut by_pdisk: HashMap<PdiskId, Vec<_>> = HashMap::new();
-        self.table.lock().complete.retain(|stripe, entry| {
+        let mut table = self.table.lock();
+        let before = table.complete.len();
+        table.complete.retain(|stripe, entry| {
             let Some(pool) = view.pool(entry.pool) else { return false };
             let group = pool.group_of(*stripe);
             let members = view.members(entry.pool, group);
@@ -244,6 +255,9 @@ impl Adoption {
             });
             !entry.is_empty()
         });
+        if table.complete.len() < before {
+            self.room.notify_waiters();
+        }
         by_pdisk
     }
 
@@ -270,4 +284,25 @@ impl Adoption {
 fn stripes_of(fs: FsId, inode: InodeNo) -> RangeInclusive<StripeId> {
     let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
     stripe(0)..=stripe(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn room_that_comes_since_no_pdisk_counts_is_told() {
+        let adoption = Adoption::new(&IoConfig { adopt_stripes_max: 1, ..IoConfig::default() });
+        let stripe = |block| StripeId { block: BlockIndex(block), ..StripeId::default() };
+        let (touched, meta) = (StripSet(1), BlockMeta::default());
+        let (version, fresh, stored, moved) = (Version::default(), true, touched, Vec::new());
+        let written = Written { pool: PoolId(1), version, fresh, touched, stored, moved, meta };
+        adoption.completed(stripe(0), written);
+        let until = Instant::now() + Duration::from_secs(20);
+        let (has_room, _) = tokio::join!(adoption.wait_room(stripe(1), until), async {
+            // The map has no such pool any more.
+            adoption.snapshot(&ClusterView::new(Default::default()))
+        });
+        assert!(has_room);
+    }
 }

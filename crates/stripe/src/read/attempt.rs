@@ -136,8 +136,9 @@ impl ReadAttempt<'_> {
     ) -> Option<Attempt> {
         match answer {
             Ok((info, got)) => self.plan.answered(i, info, got),
-            Err(Fault::Refused(NsdRefusal::StaleEpoch { current })) => {
-                return Some(Attempt::Again(current, Vec::new()));
+            Err(Fault::Refused(NsdRefusal::StaleEpoch { .. })) => {
+                // Any newer map may do. The server may name one that is for servers only.
+                return Some(Attempt::Again(Epoch(self.view.epoch().0 + 1), Vec::new()));
             }
             Err(Fault::Refused(NsdRefusal::Strip(StripRefusal::Absent))) => {
                 if let ReadVersion::Exactly(wanted) = self.plan.strips[i].version {

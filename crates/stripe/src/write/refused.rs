@@ -31,9 +31,14 @@ impl Writer<'_> {
         strip.retries += 1;
         crate::statistics::WRITE_RETRIES.inc();
         let retries = strip.retries;
+        let sent = match strip.phase {
+            Phase::Sent { epoch, .. } => epoch,
+            _ => Epoch(0),
+        };
         let refusal = match &fault {
-            Fault::Refused(NsdRefusal::StaleEpoch { current }) => {
-                self.again(i, Duration::ZERO, *current, fault);
+            // Any newer map may do. The server may name one that is for servers only.
+            Fault::Refused(NsdRefusal::StaleEpoch { .. }) => {
+                self.again(i, Duration::ZERO, Epoch(sent.0 + 1), fault);
                 return Ok(());
             }
             Fault::Refused(NsdRefusal::Fenced) => return Err(StripeError::Fenced { stripe }),
@@ -111,7 +116,7 @@ impl Writer<'_> {
             return;
         }
         strip.whole = true;
-        strip.phase = Phase::Sent { since: Instant::now() };
+        strip.phase = Phase::Sent { since: Instant::now(), epoch: Epoch(0) };
         strip.fault = Some(fault);
         let (io, pool, stripe) = (self.io.clone(), Arc::clone(&self.pool), self.stripe);
         let (dirty, pieces, info) = (self.plan.dirty.clone(), self.pieces.clone(), strip.write.info.clone());

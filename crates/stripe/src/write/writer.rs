@@ -36,8 +36,8 @@ use crate::{
 pub enum Phase {
     /// To be sent, not before this time and map version.
     Due { at: Instant, epoch: Epoch },
-    /// Sent, or being made whole.
-    Sent { since: Instant },
+    /// Sent under this map version, or being made whole.
+    Sent { since: Instant, epoch: Epoch },
     /// Stored on this pdisk, by this standing of it.
     Stored(PdiskId, Standing),
 }
@@ -254,7 +254,7 @@ impl<'a> Writer<'a> {
             if at > now || epoch > view.epoch() || !view.state(pdisk).written() {
                 continue;
             }
-            strip.phase = Phase::Sent { since: now };
+            strip.phase = Phase::Sent { since: now, epoch: view.epoch() };
             launched = true;
             let shared = Arc::clone(&self.io.shared);
             let view = Arc::clone(view);
@@ -360,7 +360,7 @@ impl<'a> Writer<'a> {
         for (i, strip) in self.strips.iter().enumerate() {
             let Some(strip) = strip else { continue };
             let silent = match &strip.phase {
-                Phase::Sent { since } => since.elapsed() >= silent_after,
+                Phase::Sent { since, .. } => since.elapsed() >= silent_after,
                 Phase::Due { .. } => strip.retries > 0 && self.progress.elapsed() >= silent_after,
                 Phase::Stored(..) => false,
             };

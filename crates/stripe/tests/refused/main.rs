@@ -2,14 +2,19 @@
 #![allow(clippy::unwrap_used)] // tests
 
 mod fenced;
+mod left;
 mod no_answer;
+mod stale;
 
 use std::{sync::Arc, time::Duration};
 
-use base::{NodeId, PdiskId, PoolId, SessionId};
-use stripe::{ClusterView, IoConfig, NsdTransport, SessionCell, StripeIo};
+use base::{NodeId, PdiskId, PoolId, SessionId, StripeId, Version};
+use stripe::{ClusterView, IoConfig, NsdTransport, SessionCell, StripeIo, WriteStripe};
 use tokio::sync::watch;
-use wire::map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, PoolEntry};
+use wire::{
+    map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    strip::Range,
+};
 
 /// The map is in use as long as its sender is kept.
 fn one_pdisk(
@@ -32,4 +37,11 @@ fn one_pdisk(
     let (keep, views) = watch::channel(Arc::new(ClusterView::new(map)));
     let config = IoConfig { deadline, ..IoConfig::default() };
     (StripeIo::new(Arc::new(server), views, SessionCell::default(), Arc::new(()), config), keep)
+}
+
+/// The first unit of a new block.
+fn unit(stripe: StripeId, version: Version) -> WriteStripe {
+    let dirty = vec![Range { offset: 0, len: 4096 }];
+    let pieces = vec![(0, vec![7; 4096].into())];
+    WriteStripe { stripe, pool: PoolId(1), version, len: 4096, dirty, pieces, previous: None }
 }

@@ -44,6 +44,7 @@ impl Block {
     /// Freezes all that is dirty for the next version.
     pub fn freeze(&mut self) -> Frozen {
         let mut frozen = Frozen { dirty: Vec::new(), pieces: Vec::new(), seq: self.dirty_seq };
+        self.reserved_writing += std::mem::take(&mut self.reserved);
         let starts: Vec<u32> =
             self.pieces.iter().filter(|(_, p)| p.state == State::Dirty).map(|(&s, _)| s).collect();
         for start in starts {
@@ -100,18 +101,24 @@ impl Block {
     }
 
     /// The version is complete: its units are clean unless they were written again. `tag(units, bytes)`
-    /// makes the replacement entries.
-    pub fn written(&mut self, frozen_seq: u64, tag: &mut dyn FnMut(std::ops::Range<u32>, u64) -> Arc<Tag>) {
+    /// makes the replacement entries. Returns the room that was set aside for it.
+    pub fn written(
+        &mut self,
+        frozen_seq: u64,
+        tag: &mut dyn FnMut(std::ops::Range<u32>, u64) -> Arc<Tag>,
+    ) -> u64 {
         self.stored_seq = self.stored_seq.max(frozen_seq);
         self.settle(State::Clean, &mut |start, piece| {
             if let Data::Shared { tag: slot, .. } = &mut piece.data {
                 *slot = Some(tag(start..start + piece.units, u64::from(piece.units) * UNIT as u64));
             }
         });
+        std::mem::take(&mut self.reserved_writing)
     }
 
     /// The version failed: its units are dirty again.
     pub fn not_written(&mut self) {
+        self.reserved += std::mem::take(&mut self.reserved_writing);
         self.settle(State::Dirty, &mut |_, _| {});
     }
 

@@ -38,8 +38,10 @@ pub(crate) struct Block {
     /// The pdisks hold this block's bytes up to here as they were at some time (what is dirty again below
     /// it is a newer content of stored bytes).
     pub stored_to: u32,
-    /// Raw bytes of room set aside for what is dirty here.
+    /// Raw bytes of room set aside for what is dirty here and in no version yet.
     pub reserved: u64,
+    /// The same for the version that is being written.
+    pub reserved_writing: u64,
     /// Versions begun since the block is in memory.
     pub flush_starts: u32,
     /// Versions that failed.
@@ -62,6 +64,7 @@ impl Block {
             meta: None,
             stored_to: 0,
             reserved: 0,
+            reserved_writing: 0,
             flush_starts: 0,
             failures: 0,
             entry: None,

@@ -1,0 +1,200 @@
+//! What the manager wants back, or gives, while something else is under way.
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::support::{RW, until};
+use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use bytes::Bytes;
+use client::{BoxFuture, Client, ClientConfig, Errno, Fallocate, OpenFlags, Privileges, Tunables};
+use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
+use tokio::sync::Semaphore;
+use wire::{
+    map::{ClusterMap, FsEntry, PdiskEntry, PoolEntry},
+    mgr::{Attr, Change, MgrError, MgrReply, MgrRequest, ProcessIdent},
+    nsd::NsdReply,
+    token::{Blocks, Recall, Span, Token, TokenMode, Use},
+};
+
+const INO: InodeNo = InodeNo(7);
+const SERIAL: Grant = Grant(2);
+const LEASE: Duration = Duration::from_secs(3600);
+
+/// A manager with one file, which has its content in the inode.
+struct Manager {
+    /// What is granted.
+    token: Token,
+    /// Nobody may ask for the file any more.
+    out_of_reach: AtomicBool,
+    /// That the content is asked for, and leave to answer that.
+    asked: AtomicBool,
+    content: Semaphore,
+    /// What it says to who waits for recalls, and how often somebody did.
+    recalls: Mutex<Vec<Recall>>,
+    waited: AtomicU64,
+    /// What it was told, in this order.
+    told: Mutex<Vec<&'static str>>,
+}
+
+impl Manager {
+    fn new(token: Token) -> Arc<Manager> {
+        let (out_of_reach, asked, waited) = Default::default();
+        let (recalls, told) = Default::default();
+        Arc::new(Manager { token, out_of_reach, asked, content: Semaphore::new(0), recalls, waited, told })
+    }
+
+    async fn mount(self: &Arc<Manager>) -> Client {
+        let config = ClientConfig {
+            managers: stripe::Managers::at(&[]),
+            fs: "fs1".into(),
+            mount: "/mnt".into(),
+            process: ProcessIdent::default(),
+            admin_addr: String::new(),
+            tunables: Tunables::default(),
+        };
+        Client::mount_over(Arc::new(Link(self.clone())), Arc::new(NoServers), config).await.unwrap()
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.recalls.lock().unwrap().push(recall);
+    }
+
+    fn told(&self) -> Vec<&'static str> {
+        self.told.lock().unwrap().clone()
+    }
+
+    async fn answer(&self, request: MgrRequest) -> MgrReply {
+        let lease_us = LEASE.as_micros() as u64;
+        match request {
+            MgrRequest::OpenSession { .. } => MgrReply::SessionOpen {
+                session: SessionId(1),
+                grant: Grant(1),
+                whole: false,
+                fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
+                resolve: false,
+                lease_us,
+                map: Box::new(map()),
+                config: vec![("pagepool".into(), "64m".into()), ("operationDeadline".into(), "60s".into())],
+            },
+            MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
+            MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
+                MgrReply::Error(MgrError::Errno(libc::EACCES))
+            }
+            MgrRequest::GetAttr { .. } => MgrReply::Attr(file()),
+            MgrRequest::Acquire { .. } => {
+                let token = self.token.clone();
+                MgrReply::Token { token, resolve: false, attr: Some(file()), empty: false }
+            }
+            MgrRequest::ReadInline { .. } => {
+                self.asked.store(true, SeqCst);
+                self.content.acquire().await.unwrap().forget();
+                MgrReply::Bytes(vec![1; file().size as usize])
+            }
+            MgrRequest::WaitRecalls => {
+                self.waited.fetch_add(1, SeqCst);
+                while self.recalls.lock().unwrap().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                MgrReply::Recalls(std::mem::take(&mut *self.recalls.lock().unwrap()))
+            }
+            MgrRequest::WaitMap { .. } => std::future::pending().await,
+            MgrRequest::Mutate { change: Change::CommitWrite { .. }, .. } => {
+                self.told.lock().unwrap().push("what is written");
+                MgrReply::Attr(file())
+            }
+            MgrRequest::Release { .. } => {
+                self.told.lock().unwrap().push("that the token is given up");
+                MgrReply::Done
+            }
+            _ => MgrReply::Done,
+        }
+    }
+}
+
+fn map() -> ClusterMap {
+    let (pdisk, pool) = (PdiskId(1), PoolId(1));
+    let disk = PdiskEntry { id: pdisk, nodes: vec![NodeId(1)], ..PdiskEntry::default() };
+    let (code, block_size) = ("1way".into(), 1 << 20);
+    let pool = PoolEntry { id: pool, code, width: 1, block_size, table: vec![pdisk], ..PoolEntry::default() };
+    ClusterMap { pdisks: vec![disk], pools: vec![pool], ..ClusterMap::default() }
+}
+
+fn file() -> Box<Attr> {
+    let (pool, block_size, nlink) = (PoolId(1), 1 << 20, 1);
+    Box::new(Attr {
+        ino: INO,
+        size: 3000,
+        stored: 3000,
+        pool,
+        block_size,
+        nlink,
+        inline: true,
+        ..Attr::default()
+    })
+}
+
+struct Link(Arc<Manager>);
+
+impl ManagerLink for Link {
+    fn call(
+        &self,
+        _: SessionId,
+        _: Epoch,
+        request: MgrRequest,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
+        let manager = self.0.clone();
+        Box::pin(async move { Ok(manager.answer(request).await) })
+    }
+}
+
+struct NoServers;
+
+impl NsdTransport for NoServers {
+    fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>> {
+        panic!("{:?}", call.request)
+    }
+}
+
+#[tokio::test]
+async fn a_hole_whose_waiter_has_gone_is_punched_before_the_file_is_given_up() {
+    let manager = Manager::new(Token::new(INO, TokenMode::Write, SERIAL));
+    let client = manager.mount().await;
+    let handle = client.open(INO, RW).await.unwrap();
+    tokio::select! {
+        punched = client.fallocate(handle, Fallocate::PunchHole, 100, 100, Privileges::Kept) => {
+            panic!("punched: {punched:?}")
+        }
+        () = until("what is around the hole is asked for", || manager.asked.load(SeqCst)) => {}
+    }
+    manager.recall(Recall::Token(Token::new(INO, TokenMode::Open, SERIAL)));
+    // Time for who would give it up now. Another session may change the size from then on.
+    for _ in 0..100 {
+        if manager.told().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    manager.content.add_permits(1);
+    let given_up = "that the token is given up";
+    until(given_up, || manager.told().contains(&given_up)).await;
+    assert_eq!(manager.told(), ["what is written", given_up]);
+}
+
+/// A mount that is bound to a subtree holds a part of a file, which is then moved out of that with the directory it is in; then the
+/// others go.
+#[tokio::test]
+async fn a_file_out_of_reach_keeps_nobody_from_hearing_what_the_manager_wants() {
+    let part = Blocks::of(Span { first: 0, end: 1 }, Use::Read);
+    let manager = Manager::new(Token { blocks: part, ..Token::new(INO, TokenMode::Part, SERIAL) });
+    let client = manager.mount().await;
+    let handle = client.open(INO, OpenFlags { write: false, ..RW }).await.unwrap();
+    manager.out_of_reach.store(true, SeqCst);
+    until("it listens", || manager.waited.load(SeqCst) == 1).await;
+    manager.recall(Recall::Whole(Grant(3)));
+    until("it listens again", || manager.waited.load(SeqCst) == 2).await;
+    assert_eq!(client.read(handle, 0, 100).await.map(drop), Err(Errno(libc::EACCES)));
+}
