@@ -140,6 +140,11 @@ impl Group {
         plan.is_dialing() || plan.is_replacing() || self.lock().conns.iter().any(|c| c.have().leaving)
     }
 
+    /// Whether it has left a rail while others work.
+    pub(crate) fn has_left_a_rail(&self) -> bool {
+        self.lock_plan().has_left() && self.lock().conns.iter().any(|c| !c.have().leaving)
+    }
+
     /// Whether this side connects.
     pub(crate) fn dials(&self) -> bool {
         !self.addrs.is_empty()

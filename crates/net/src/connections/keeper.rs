@@ -32,7 +32,8 @@ use crate::{
     },
 };
 
-/// A group not used for this long is not reconnected until it is.
+/// A group not used for this long is not reconnected until it is; but while it is connected, a rail it has left is tried at every
+/// look, so that a network that is back is used, and seen, before somebody waits for it.
 pub(crate) const USED_WITHIN: Duration = Duration::from_secs(30);
 /// Time between looks at an idle group.
 const SLEEP: Duration = Duration::from_secs(10);
@@ -69,9 +70,9 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
         if busy || group.is_changing() {
             group.keeper_sleeps.store(false, Ordering::SeqCst);
         }
-        if used && group.dials() {
+        if group.dials() && (used || group.has_left_a_rail()) {
             steps(&services, &group, now);
-            if let Some(next) = group.lock_plan().next(now) {
+            if let Some(next) = group.lock_plan().next(now).filter(|_| used) {
                 wait = wait.min(next.saturating_duration_since(now).max(Duration::from_millis(1)));
             }
         }

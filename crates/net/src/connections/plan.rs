@@ -157,6 +157,11 @@ impl Plan {
         !self.replacing.is_empty()
     }
 
+    /// Whether a rail that has worked is left: an idle group looks whether it is back.
+    pub(crate) fn has_left(&self) -> bool {
+        self.rails.iter().any(|r| r.down && r.was_up)
+    }
+
     /// Whether `conn` waits for its replacement.
     pub(crate) fn replaces(&self, conn: u64) -> bool {
         self.replacing.contains(&conn)
@@ -247,7 +252,10 @@ impl Plan {
         let Some(r) = self.rails.get_mut(have.rail) else { return };
         if path {
             r.lost = Some(now);
-            r.down |= !alive;
+            if !alive {
+                r.down = true;
+                r.error = Some("nothing got through any more".into());
+            }
         }
         if held >= HELD || worked {
             r.backoff = BACKOFF_FIRST;
