@@ -190,6 +190,18 @@ impl IoNode {
         self.0.fault.as_ref().map(|layer| layer.change_rules(plan)).is_some()
     }
 
+    /// How many requests the fault engine holds up now.
+    pub fn held_up(&self) -> usize {
+        self.0.fault.as_ref().map_or(0, |layer| layer.held_up())
+    }
+
+    /// What the fault engine holds up goes on at once.
+    pub fn let_go(&self) {
+        if let Some(layer) = &self.0.fault {
+            layer.let_go();
+        }
+    }
+
     /// Reads at once and waits: for recovery, before the queues are used.
     pub(crate) fn read_now(&self, file: &IoFile, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.0.fault {

@@ -148,6 +148,22 @@ impl Layer {
         *self.shared.rules.lock() = Rules::new(plan);
     }
 
+    /// How many requests are held up here now.
+    pub fn held_up(&self) -> usize {
+        self.shared.waiting.lock().due.len()
+    }
+
+    /// What is held up goes on at once.
+    pub fn let_go(&self) {
+        let mut waiting = self.shared.waiting.lock();
+        let now = Instant::now();
+        let held = std::mem::take(&mut waiting.due);
+        waiting.due =
+            held.into_iter().map(|Reverse(due)| Reverse(Due { at: due.at.min(now), ..due })).collect();
+        drop(waiting);
+        self.shared.wake.notify_all();
+    }
+
     /// Takes the job, or gives it back for the engine `below`.
     pub fn take(&self, job: Job, below: &Arc<Inbox>) -> Option<Job> {
         let shared = &self.shared;
