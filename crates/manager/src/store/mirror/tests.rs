@@ -75,8 +75,11 @@ fn whole(store: &MirroredStore) {
 #[test]
 fn a_copy_is_made_while_commits_go_on_and_is_the_store_when_that_is_lost() {
     let (place, mut model) = (Machine::new(), Map::new());
+    let in_the_way = place.mirror.dir.join("new.redb");
+    fs::create_dir(&in_the_way).unwrap();
     let store = place.open();
     assert!(place.promote().unwrap_err().contains("lacks what was committed last"));
+    fs::remove_dir(&in_the_way).unwrap();
     let mut n = 0;
     while !store.remarks().is_empty() {
         commit(&store, &mut model, n..n + 1);
@@ -156,8 +159,12 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
             assert!(matches!(place.mirror.said().unwrap(), Said::Whole(_)), "the copy counts still");
             place.mirror.say(Said::Behind).unwrap(); // it is given up
         }
+        // No other copy is made before it was looked whether the one that was there counts.
+        let in_the_way = place.mirror.dir.join("new.redb");
+        fs::create_dir(&in_the_way).unwrap();
         let store = place.open();
         assert!(all(&store) == model && place.mirror.said().unwrap() == Said::Behind);
+        fs::remove_dir(&in_the_way).unwrap();
         whole(&store);
         commit(&store, &mut model, 95..96);
         drop(store);

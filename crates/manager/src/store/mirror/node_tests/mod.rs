@@ -291,7 +291,10 @@ fn a_keeper_whose_answers_are_lost_has_no_copy_that_counts_and_says_so_when_it_i
     whole(&store);
     commit(&*store, &mut model, 0..20);
     let mute = |mute| cluster.others.mute.store(mute, SeqCst);
+    let in_the_way = cluster.others.copy.join("new.redb");
     for there in [[true, false, false], [true, false, true]] {
+        // As soon as it is heard another copy could be made, which counts.
+        fs::create_dir(&in_the_way).unwrap();
         mute(true);
         cluster.servers(there);
         let commits = store.clone();
@@ -312,6 +315,7 @@ fn a_keeper_whose_answers_are_lost_has_no_copy_that_counts_and_says_so_when_it_i
         let error = cluster.promote().unwrap_err();
         assert!(error.contains("it lacks what was committed last"), "{error}");
         mute(false);
+        fs::remove_dir(&in_the_way).unwrap();
         cluster.keeper(true);
         whole(&store);
     }
