@@ -40,7 +40,7 @@ const ROUND_BYTES: usize = if cfg!(test) { 16 << 10 } else { 8 << 20 };
 /// Rounds of records that stay in etcd behind that, for tables that are further behind.
 const ROUNDS_KEPT: usize = 4;
 /// More stay for a table that is being copied, until so long after its last part was asked for, if etcd has room.
-pub const HELD_FOR: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(300) };
+pub const HELD_FOR: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(300) };
 /// How long a manager waits for an etcd that does not answer, before it gives up.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// The same when it is opened: who started it hears why.
