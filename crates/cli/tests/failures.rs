@@ -116,15 +116,17 @@ fn a_server_that_comes_and_goes() {
     proved(&cluster);
 }
 
-/// A pdisk answers reads only after two seconds: reads go round it by parity.
+/// A pdisk answers reads only after many seconds: reads go round it by parity.
 #[test]
-fn a_pdisk_that_answers_after_two_seconds() {
-    const SLOW: Duration = Duration::from_secs(2);
+fn a_pdisk_that_answers_late() {
+    // Less than what gives an answer up, 10 s; much more than what a read waits before it goes round, 2 s at most: what a busy machine adds
+    // to that is not taken for waiting.
+    const SLOW: Duration = Duration::from_secs(8);
     let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
     let mut random = Random(seed());
     let kept = files(&cluster, &mut random, "file", 4, 8 << 20);
     cluster.down();
-    cluster.set_env("ROPEWALK_PDISK_FAULT", "delay 2000ms on=read file=data path=nodes/n1/pdisk1");
+    cluster.set_env("ROPEWALK_PDISK_FAULT", "delay 8s on=read file=data path=nodes/n1/pdisk1");
     cluster.start();
     let (mut reads, mut waited) = (0, 0);
     for (path, bytes) in &kept {
@@ -161,6 +163,8 @@ fn a_full_array_while_a_pdisk_fails() {
     println!("{} files fill it", kept.len());
     assert!(kept.len() > 20);
     command(&cluster, &["pdisk", "fail", "n1p1"]);
+    until("something is to move", || moving(&cluster).0 > 0);
+    // Time in which it would be made anew if there were room.
     std::thread::sleep(Duration::from_secs(5));
     assert!(moving(&cluster).0 > 0, "there was room");
     unchanged(&kept);
@@ -182,7 +186,7 @@ fn what_a_dead_mount_left_holds_up_no_rebuild() {
     set(&cluster, &["leaseRenewInterval=500ms", "leaseDuration=3s"]);
     let load = Load::start(&cluster.mnt(), 2, seed(), true);
     load.goes_on();
-    std::thread::sleep(Duration::from_secs(1));
+    load.goes_on();
     cluster.kill(|name| name.starts_with("mount"));
     let models = load.end();
     command(&cluster, &["pdisk", "fail", "n1p1"]);
@@ -207,7 +211,7 @@ fn what_cannot_be_resolved_yet_is_resolved_when_it_can() {
     set(&cluster, &["leaseRenewInterval=500ms", "leaseDuration=3s", "missingRebuildDelay=10min"]);
     let load = Load::start(&cluster.mnt(), 2, seed(), true);
     load.goes_on();
-    std::thread::sleep(Duration::from_secs(1));
+    load.goes_on();
     cluster.kill(|name| name.starts_with("mount") || name == "n1" || name == "n2");
     let models = load.end();
     let (dir, mnt) = (cluster.dir(), cluster.mnt());
