@@ -12,7 +12,7 @@ use std::{
     io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    thread::sleep,
+    thread::{Scope, scope, sleep},
     time::Duration,
 };
 
@@ -39,9 +39,17 @@ fn pid(cluster: &Cluster, name: &str) -> Pid {
 
 /// Stops processes for some time.
 fn pause(pids: &[Pid], time: Duration) {
+    scope(|scope| stopped(scope, pids, time));
+}
+
+/// Stops processes, which go on by themselves after some time.
+fn stopped<'scope>(scope: &'scope Scope<'scope, '_>, pids: &[Pid], time: Duration) {
+    let pids = pids.to_vec();
     pids.iter().for_each(|&pid| kill_process(pid, Signal::STOP).unwrap());
-    sleep(time);
-    pids.iter().for_each(|&pid| kill_process(pid, Signal::CONT).unwrap());
+    scope.spawn(move || {
+        sleep(time);
+        pids.iter().for_each(|&pid| kill_process(pid, Signal::CONT).unwrap());
+    });
 }
 
 fn pattern(n: u8, len: usize) -> Vec<u8> {
@@ -64,13 +72,9 @@ fn a_manager_that_was_stopped_ends_nobody() {
         (0..2).map(|m| fs::File::create(mounts.at(m, &format!("f{m}"))).unwrap()).collect();
     files.iter().zip(1..).for_each(|(file, n)| file.write_all_at(&pattern(n, 3_000_000), 0).unwrap());
     // Each is about to want what the other one holds.
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            sleep(Duration::from_secs(1));
-            fs::read(mounts.at(0, "f1")).unwrap()
-        });
-        pause(&[manager], LONGER);
-        assert_eq!(reader.join().unwrap(), pattern(2, 3_000_000));
+    scope(|scope| {
+        stopped(scope, &[manager], LONGER);
+        assert_eq!(fs::read(mounts.at(0, "f1")).unwrap(), pattern(2, 3_000_000));
     });
     files.iter().for_each(|file| file.sync_all().unwrap());
     for m in 0..2 {
@@ -86,11 +90,10 @@ fn servers_that_were_stopped_answer_under_no_old_lease() {
     let servers = [pid(&mounts.cluster, "n1")];
     let file = fs::File::create(mounts.at(0, "f")).unwrap();
     let cases: [(&[Pid], Duration); 2] = [(&servers, Duration::from_secs(1)), (&servers, LONG)];
-    for ((stopped, time), n) in cases.into_iter().zip(1..) {
+    for ((servers, time), n) in cases.into_iter().zip(1..) {
         file.write_all_at(&pattern(n, 2_000_000), 0).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| pause(stopped, time));
-            sleep(Duration::from_millis(200));
+        scope(|scope| {
+            stopped(scope, servers, time);
             file.sync_all().unwrap();
         });
         assert!(fs::read(mounts.at(1, "f")).unwrap() == pattern(n, 2_000_000), "case {n}");
@@ -109,9 +112,8 @@ fn all_servers_stopped_lose_nothing() {
     let file = fs::File::create(mounts.at(0, "f")).unwrap();
     for n in 1..4 {
         file.write_all_at(&pattern(n, 2_000_000), 0).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| pause(&servers, LONG));
-            sleep(Duration::from_millis(200));
+        scope(|scope| {
+            stopped(scope, &servers, LONG);
             file.sync_all().unwrap();
         });
         assert!(fs::read(mounts.at(1, "f")).unwrap() == pattern(n, 2_000_000), "round {n}");
@@ -163,15 +165,19 @@ fn write_on(path: PathBuf) {
     while file.write_all(&pattern(1, 100_000)).and_then(|()| file.sync_all()).is_ok() {}
 }
 
-/// Server n3 from now on has a pdisk that hangs at some write for `time`; a mount writes until it does, and is killed then.
-fn hang_and_kill(mounts: &Mounts, time: &str) {
+/// Server n3 from now on has a pdisk that hangs at some write; a mount writes until it does, and is killed then. The disk answers when
+/// the file is made that this returns.
+fn hang_and_kill(mounts: &Mounts) -> PathBuf {
     let cluster = &mounts.cluster;
     cluster.wait_all_ok(PATIENCE);
     cluster.kill(|name| name == "n3");
     // Its start and its catching up write to the log as well, less or more: they are not what shall hang.
-    let now = cluster.dir().join("hang-now");
-    let fault =
-        format!("delay {time} on=write file=log path=n3/pdisk1 once={} after=20 times=1", now.display());
+    let (now, until_now) = (cluster.dir().join("hang-now"), cluster.dir().join("hang-until-now"));
+    let fault = format!(
+        "delay 3000s on=write file=log path=n3/pdisk1 once={} after=20 times=1; until {}",
+        now.display(),
+        until_now.display()
+    );
     cluster.start_server_with("n3", &[("ROPEWALK_PDISK_FAULT", &fault)]);
     cluster.wait_all_ok(PATIENCE);
     fs::write(now, "").unwrap();
@@ -195,6 +201,7 @@ fn hang_and_kill(mounts: &Mounts, time: &str) {
             .iter()
             .all(|p| p["state"] == if p["name"] == "n3p1" { "missing" } else { "ok" })
     });
+    until_now
 }
 
 fn store(path: &Path, n: u8) {
@@ -206,7 +213,7 @@ fn store(path: &Path, n: u8) {
 #[test]
 fn a_disk_that_answers_late_holds_up_nobody_else() {
     let mounts = two_mounts(Cluster::prepare(&HANGING));
-    hang_and_kill(&mounts, "25s");
+    fs::write(hang_and_kill(&mounts), "").unwrap();
     mounts.cluster.wait_all_ok(PATIENCE);
     mounts.cluster.kill(|name| name == "n2");
     for (name, n) in [("beside", 5), ("of-the-dead", 6)] {
@@ -218,7 +225,7 @@ fn a_disk_that_answers_late_holds_up_nobody_else() {
 #[test]
 fn a_disk_that_never_answers_holds_up_nobody_else_and_not_the_end() {
     let mounts = two_mounts(Cluster::prepare(&HANGING));
-    hang_and_kill(&mounts, "3000000ms");
+    hang_and_kill(&mounts);
     for n in 0..8 {
         store(&mounts.at(0, &format!("g{n}")), n);
     }

@@ -185,7 +185,7 @@ impl IoNode {
     }
 
     /// New fault rules from now on, on a node that was started with a plan. What the first plan says of
-    /// `volatile` and `noflush` stays. False: the node has no fault engine.
+    /// `volatile`, `noflush` and `until` stays. False: the node has no fault engine.
     pub fn change_faults(&self, plan: &FaultPlan) -> bool {
         self.0.fault.as_ref().map(|layer| layer.change_rules(plan)).is_some()
     }

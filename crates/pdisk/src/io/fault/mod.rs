@@ -12,7 +12,7 @@ use std::{
     collections::BinaryHeap,
     io,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -36,6 +36,8 @@ use crate::random::Random;
 
 /// Who is held up for so long is told of, so that whoever waits for it sees that it began.
 const LONG: Duration = Duration::from_secs(1);
+/// How often it is looked whether delays have ended, where a file says so.
+const LOOK: Duration = Duration::from_millis(50);
 /// Threads that do what the engine below does not.
 const THREADS: usize = 4;
 
@@ -113,6 +115,7 @@ struct Waiting {
 struct Shared {
     rules: Mutex<Rules>,
     noflush: bool,
+    until: Option<PathBuf>,
     held: Option<Held>,
     trace: Option<Trace>,
     waiting: Mutex<Waiting>,
@@ -129,6 +132,7 @@ impl Layer {
         let shared = Arc::new(Shared {
             rules: Mutex::new(Rules::new(plan)),
             noflush: plan.noflush,
+            until: plan.until.clone(),
             held: plan.volatile.map(|v| Held::new(v, plan.seed)),
             trace: plan.trace.clone(),
             waiting: Mutex::default(),
@@ -143,7 +147,7 @@ impl Layer {
         Ok(layer)
     }
 
-    /// New rules from now on. What is held, traced or not flushed stays so.
+    /// New rules from now on. What is held, traced, not flushed or to go on when a file exists stays so.
     pub fn change_rules(&self, plan: &FaultPlan) {
         *self.shared.rules.lock() = Rules::new(plan);
     }
@@ -255,7 +259,11 @@ fn next(shared: &Shared) -> Option<Due> {
         let now = Instant::now();
         let wait = match waiting.due.peek() {
             Some(Reverse(due)) if due.at <= now || waiting.stop => return waiting.due.pop().map(|d| d.0),
-            Some(Reverse(due)) => Some(due.at - now),
+            Some(Reverse(due)) => match &shared.until {
+                Some(file) if file.exists() => return waiting.due.pop().map(|d| d.0),
+                Some(_) => Some(LOOK.min(due.at - now)),
+                None => Some(due.at - now),
+            },
             None if waiting.stop => return None,
             None => None,
         };

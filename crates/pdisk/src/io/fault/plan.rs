@@ -5,6 +5,7 @@
 //! volatile [max=64m] [leak=0.1]    every write is held in memory until it is flushed; beyond `max` the
 //!                                  oldest go out early; each 512 byte sector leaks to the disk with `leak`
 //! noflush                          flushes are answered and not done
+//! until FILE                       as soon as that FILE exists nothing is held up any more: a delay of an hour ends then
 //! eio    on=read|write|flush|any [file=data|crc|log|index|any] [path=TEXT] [once=FILE] [p=0.01] [after=N] [times=N]
 //! enospc on=write ...              the same: the host's file system is full
 //! torn   on=write ...              some 512 byte sectors of the write reach the disk, then it fails
@@ -79,6 +80,8 @@ pub struct FaultPlan {
     pub(super) rules: Vec<Rule>,
     pub(super) volatile: Option<Volatile>,
     pub(super) noflush: bool,
+    /// Delays end when this file exists.
+    pub(super) until: Option<PathBuf>,
     pub(super) trace: Option<Trace>,
 }
 
@@ -124,6 +127,10 @@ fn add(plan: &mut FaultPlan, statement: &str) -> Result<(), &'static str> {
             plan.noflush = true;
             end(words)
         }
+        "until" => {
+            plan.until = Some(words.next().ok_or("a file must follow `until`")?.into());
+            end(words)
+        }
         "volatile" => {
             let mut volatile = Volatile { max: 64 << 20, leak_per_million: 0 };
             for word in words {
@@ -145,7 +152,7 @@ fn add(plan: &mut FaultPlan, statement: &str) -> Result<(), &'static str> {
             let time = words.next().and_then(duration).ok_or("a time such as 5ms must follow `delay`")?;
             rule(plan, Action::Delay(time), words)
         }
-        _ => Err("statements are seed, volatile, noflush, eio, enospc, torn, delay"),
+        _ => Err("statements are seed, volatile, noflush, until, eio, enospc, torn, delay"),
     }
 }
 
@@ -272,6 +279,8 @@ mod tests {
             "eio on=read file=label",
             "torn on=read",
             "delay on=read",
+            "until",
+            "until one two",
             "delay 5 on=read",
             "delay 99999999999999999999s on=read",
             "volatile max=lots",
