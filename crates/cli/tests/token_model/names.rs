@@ -444,7 +444,7 @@ impl Explored for Names {
         all
     }
 
-    fn is_stuck(&self) -> bool {
+    fn is_stuck(&self, events: &[Event]) -> bool {
         let goes_on = |event: &Event| {
             matches!(event, Event::AskNumbers(_) | Event::Tell(_) | Event::Arrive(_) | Event::Answer(_))
         };
@@ -452,7 +452,7 @@ impl Explored for Names {
             Life::Lives => node.syncing.is_some(),
             life => life == Life::Begins,
         };
-        self.nodes.iter().any(waits) && !self.events().iter().any(goes_on)
+        self.nodes.iter().any(waits) && !events.iter().any(goes_on)
     }
 
     fn step(&mut self, event: Event) -> Result<(), String> {

@@ -500,7 +500,7 @@ impl Explored for World {
         all
     }
 
-    fn is_stuck(&self) -> bool {
+    fn is_stuck(&self, events: &[Event]) -> bool {
         let idle = |event: &Event| {
             matches!(
                 event,
@@ -512,7 +512,7 @@ impl Explored for World {
                     | Event::Flush(..)
             )
         };
-        self.nodes.iter().any(|node| node.live && node.doing.is_some()) && self.events().iter().all(idle)
+        self.nodes.iter().any(|node| node.live && node.doing.is_some()) && events.iter().all(idle)
     }
 
     fn step(&mut self, event: Event) -> Result<(), String> {
