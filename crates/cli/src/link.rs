@@ -19,8 +19,10 @@ use crate::cluster_dir::{ClusterDir, host::host_name};
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it waits for a connection.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits for a connection: one attempt of the network, handshake included. A process on a busy machine may take more than a second for
+/// that, and would be said not to be there. Whoever asks one that is gone waits so long; where that is many at once, or another manager
+/// may be asked, less is said there (`ASK_PATIENCE`, `stripe::Managers`).
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 /// What a command calls itself, before the name of its machine.
 pub const COMMAND: &str = "a command";
 
