@@ -20,7 +20,7 @@ use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far beyond the bound of every operation here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Writers, each with more than the pool holds.
 const WRITERS: u64 = 3;
 const WRITE: usize = 256 << 10;
@@ -69,8 +69,9 @@ fn a_full_page_pool_whose_servers_hang_answers_everybody_and_goes_on() {
     let mut mounts = Mounts::new(1);
     let dir = mounts.cluster.dir();
     let dir = dir.to_str().unwrap();
-    // The deadline is that of mounts made from now on.
-    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=10s"]);
+    // The deadline is that of mounts made from now on. In that time it has to be seen what they wait for: a command asks the servers as well,
+    // and waits for each.
+    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=20s"]);
     ok(&["umount", mounts.all[0].to_str().unwrap()]);
     mounts.add();
     let at = |name: &str| mounts.at(1, name);
