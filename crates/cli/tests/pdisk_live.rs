@@ -4,14 +4,7 @@
 
 mod common;
 
-use std::{
-    fs,
-    io::Write,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, io::Write, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration};
 
 use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, until, write_tree};
 use serde_json::Value;
@@ -140,12 +133,17 @@ fn full_pdisks_refuse_lose_nothing_and_tell() {
     const FILE: usize = 4 << 20;
     let cluster = Cluster::three(&["--pdisk-size", "64m"]);
     let path = |n: u64| cluster.mnt().join(format!("f{n}"));
-    // What was written of late may count twice until the servers' next report: full is what stays full.
-    let (mut stored, mut since) = (0, Instant::now());
-    while since.elapsed() < Duration::from_secs(3) {
+    // What was written of late may count twice until the servers' next report, and what is left of a file that was refused is given back in
+    // the background: full is what stays full.
+    let (mut stored, mut refused) = (0, 0);
+    while refused < 3 {
         match store(&path(stored), stored, FILE) {
-            Ok(()) => (stored, since) = (stored + 1, Instant::now()),
-            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}"),
+            Ok(()) => (stored, refused) = (stored + 1, 0),
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+                refused += 1;
+                cluster.wait_reported(PATIENCE);
+            }
         }
     }
     assert!((20..32).contains(&stored), "{stored} files of 4 MiB fit into 128 MiB");
