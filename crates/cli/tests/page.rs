@@ -156,7 +156,7 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
         "--fsync=1",
         "--thread", // one process, which ends with the test
         "--time_based",
-        "--runtime=300",
+        "--runtime=3000", // longer than this test takes
         &format!("--directory={second}"),
     ])));
 
