@@ -109,7 +109,7 @@ async fn a_session_is_its_members_alone_and_ends_when_that_is_revoked() {
     let running = Manager::open(&path).unwrap().serve(&at).unwrap();
     let ask = async |from: &net::Endpoint, session, request: &MgrRequest| {
         let body = wire::frame::encode(request);
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let call = net::Call { session, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
         let reply = from.peer(at.local_addrs()).call(call).await?;
         Ok::<_, net::CallError>(wire::frame::decode::<MgrReply>(&reply.body).unwrap())
@@ -154,7 +154,7 @@ async fn who_may_only_read_one_file_system_asks_nothing_that_changes_it_or_is_of
     let running = Manager::open(&path).unwrap().serve(&at).unwrap();
     let ask = async |from: &net::Endpoint, session, request: &MgrRequest| {
         let body = wire::frame::encode(request);
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let call = net::Call { session, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
         let reply = from.peer(at.local_addrs()).call(call).await.unwrap();
         wire::frame::decode::<MgrReply>(&reply.body).unwrap()

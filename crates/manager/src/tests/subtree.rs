@@ -34,7 +34,7 @@ impl Served {
         session: SessionId,
         request: &MgrRequest,
     ) -> MgrReply {
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let body = wire::frame::encode(request);
         let call = net::Call { session, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
         let reply = from.peer(self.at.local_addrs()).call(call).await.unwrap();
