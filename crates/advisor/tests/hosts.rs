@@ -12,6 +12,11 @@ use std::{
 use advisor::{Catalogue, Facts, Finding, Tree, advise, archive, assumed, host_facts};
 use tempfile::TempDir;
 
+/// Runs its arguments in a mount namespace of its own, after it has let go the mounts that others have on this machine: they would
+/// go on there after their end.
+const ALONE: &str =
+    "umount --all --lazy --internal-only --no-canonicalize --types fuse.ropewalk && exec \"$0\" \"$@\"";
+
 #[path = "hosts/links.rs"]
 mod links;
 #[path = "hosts/random.rs"]

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ROPEWALK, ok, refused, ropewalk, until};
+use common::{Cluster, LET_GO, ROPEWALK, ok, refused, ropewalk, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Columns of a terminal.
@@ -140,7 +140,8 @@ fn help_of(words: &mut Vec<String>, count: &mut u32) {
 /// A shell script in process ids of its own, so that no cluster but its own is on "this machine".
 fn alone(script: &str, dir: &Path) -> Output {
     Command::new("unshare")
-        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", script])
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"])
+        .arg(format!("{LET_GO}; {script}"))
         .env("R", ROPEWALK)
         .env("D", dir)
         .env_remove("ROPEWALK_DIR")

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ROPEWALK, ok};
+use common::{Cluster, LET_GO, ROPEWALK, ok};
 
 /// A mount in namespaces of its own: there it is process 1.
 struct Container {
@@ -27,7 +27,8 @@ impl Container {
         fs::create_dir_all(&mnt).unwrap();
         let log = fs::File::create(cluster.dir().join(format!("log/{name}.log"))).unwrap();
         let unshare = Command::new("unshare")
-            .args(["--pid", "--fork", "--kill-child", "--mount-proc", ROPEWALK, "mount", "--foreground"])
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"])
+            .args([&format!("{LET_GO} && exec \"$0\" \"$@\""), ROPEWALK, "mount", "--foreground"])
             .args(["--dir", cluster.dir().to_str().unwrap(), "fs1", mnt.to_str().unwrap()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

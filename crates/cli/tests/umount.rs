@@ -8,7 +8,7 @@ mod mounts;
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
     process::{Child, Command, Stdio},
     thread,
@@ -64,6 +64,51 @@ fn a_forced_unmount_always_returns() {
     until("nobody waits any more", || waits.try_wait().unwrap().is_some());
     mounts.mount(&mounts.all[1]);
     assert_eq!(fs::read(mounts.at(1, "held")).unwrap(), vec![7; 3 << 20]);
+    mounts.cluster.down();
+}
+
+/// A mount namespace of its own, as a container has it, which sees all that is mounted now.
+fn container() -> Child {
+    let mut child = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
+#[test]
+fn a_mount_that_a_container_holds_says_so_and_goes_when_it_does() {
+    let mounts = Mounts::new(2);
+    let path = mounts.all[1].to_str().unwrap();
+    fs::write(mounts.at(1, "held"), vec![7; 3 << 20]).unwrap();
+    let mut holder = container();
+    let unmount = Command::new(common::ROPEWALK).args(["umount", path]).stderr(Stdio::piped()).spawn();
+    let mut unmount = unmount.unwrap();
+    let mut said = BufReader::new(unmount.stderr.take().unwrap());
+    let mut line = String::new();
+    // It is told by a line of its own, and the command goes on.
+    while !line.contains(&format!("({}): nsenter", holder.id())) {
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {line}");
+    }
+    assert!(line.contains(&format!("umount {path}")), "{line}");
+    assert!(unmount.try_wait().unwrap().is_none(), "who holds it still does: {line}");
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    assert!(unmount.wait().unwrap().success());
+
+    // Told to end, its process ends, whoever holds the mount.
+    mounts.mount(&mounts.all[1]);
+    fs::write(mounts.at(1, "more"), vec![8; 3 << 20]).unwrap();
+    let mut holder = container();
+    let said = by_force(&mounts, 1);
+    assert!(!said.contains("was killed"), "a container was waited for: {said}");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(fs::read(mounts.at(0, "held")).unwrap(), vec![7; 3 << 20]);
+    assert_eq!(fs::read(mounts.at(0, "more")).unwrap(), vec![8; 3 << 20], "what was written is not lost");
     mounts.cluster.down();
 }
 

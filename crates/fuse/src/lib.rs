@@ -51,7 +51,7 @@ pub use caching::Caching;
 pub use error::MountError;
 pub use handshake::Agreed;
 pub use mount::{Mount, MountEnd, MountStatus};
-pub use mountinfo::{Mounted, mounts};
+pub use mountinfo::{Holder, Mounted, held_elsewhere, mounted_at, mounts};
 pub use mountpoint::{KIND, is_dead, unmount};
 pub use options::{MountOptions, Transport};
 pub use statistics::NAMES;

@@ -20,7 +20,7 @@ use crate::{
     device::{Channel, LastOut, ReadersEnd, start_readers},
     error::MountError,
     handshake::{Agreed, Limits, shake_hands},
-    mountinfo::{Mounted, mounted_at},
+    mountinfo::{Mounted, held_elsewhere, mounted_at},
     mountpoint::{mount, prepare, unmount},
     options::{MountOptions, Transport},
     rights::Rights,
@@ -35,6 +35,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long a forced end waits for the kernel to write its dirty pages.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the kernel may take to let go what is unmounted, before it counts as held by another mount namespace.
+const HELD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a mount ended.
 pub type MountEnd = Result<(), Arc<MountError>>;
@@ -59,6 +62,7 @@ pub struct Mount<C: Calls> {
     place: Arc<Place>,
     session: Arc<Session<C>>,
     agreed: Agreed,
+    readers: watch::Receiver<Option<ReadersEnd>>,
     end: watch::Receiver<Option<MountEnd>>,
 }
 
@@ -154,9 +158,9 @@ impl<C: Calls> Mount<C> {
             tune::set_read_ahead(mounted, options.read_ahead);
         }
         let (finished, end) = watch::channel(None);
-        runtime.spawn(finish(session.clone(), place.path.clone(), readers, finished));
+        runtime.spawn(finish(session.clone(), place.path.clone(), readers.clone(), finished));
         tracing::info!(path = %place.path.display(), ?agreed, "mounted");
-        Ok(Mount { place, session, agreed, end })
+        Ok(Mount { place, session, agreed, readers, end })
     }
 
     /// Where it is mounted.
@@ -199,13 +203,25 @@ impl<C: Calls> Mount<C> {
     }
 
     /// The end on SIGTERM: unmounts if nothing is in use; otherwise writes what the kernel still holds
-    /// and unmounts by force, since a process that was told to end will not be asked twice.
+    /// and unmounts by force, since a process that was told to end will not be asked twice. A mount that another
+    /// mount namespace holds is not waited for: it is dead there, once its process has ended.
     pub async fn end_on_signal(&self) -> MountEnd {
-        match self.unmount(false).await {
-            Err(error) if matches!(*error, MountError::Busy { .. }) => {
+        let place = self.place.clone();
+        match tokio::task::spawn_blocking(move || place.unmount(false)).await {
+            Ok(Ok(())) => {
+                if self.is_held_elsewhere().await {
+                    // The kernel learns of the end when the process has ended.
+                    let durable = self.session.calls.sync_all().await;
+                    return durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)));
+                }
+                let end = tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await;
+                return end.unwrap_or_else(|_| Err(Arc::new(self.not_durable(libc::ETIMEDOUT))));
+            }
+            Ok(Err(error @ MountError::Busy { .. })) => {
                 tracing::warn!(%error, "told to end: unmounting by force");
             }
-            end => return end,
+            Ok(Err(error)) => return Err(Arc::new(error)),
+            Err(_) => return Err(Arc::new(self.not_durable(libc::EIO))),
         }
         let path = self.place.path.clone();
         let synced = tokio::task::spawn_blocking(move || File::open(path).and_then(|f| sys::syncfs(&f)));
@@ -214,6 +230,18 @@ impl<C: Calls> Mount<C> {
         }
         self.unmount(true).await?;
         self.unmounted().await
+    }
+
+    /// Whether what is unmounted here goes on in another mount namespace.
+    async fn is_held_elsewhere(&self) -> bool {
+        let mut readers = self.readers.clone();
+        let gone = tokio::time::timeout(HELD_TIMEOUT, readers.wait_for(Option::is_some)).await;
+        let is_held = gone.is_err();
+        if is_held {
+            let holders = self.place.device.map(held_elsewhere);
+            tracing::warn!(path = %self.place.path.display(), ?holders, "told to end, and other mount namespaces hold it: it ends there as well");
+        }
+        is_held
     }
 
     fn not_durable(&self, errno: i32) -> MountError {

@@ -2,6 +2,7 @@
 //! a dead mount cannot hang it.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     fs, io,
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -29,6 +30,36 @@ pub fn mounts() -> io::Result<Vec<Mounted>> {
 /// The topmost mount at exactly `path`.
 pub fn mounted_at(path: &Path) -> io::Result<Option<Mounted>> {
     Ok(mounts()?.into_iter().rfind(|m| m.path == path))
+}
+
+/// A process in another mount namespace (a container, most often) that still sees a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id, as it is called here.
+    pub pid: u32,
+    /// What it is called.
+    pub name: String,
+    /// Where the mount is for it.
+    pub path: PathBuf,
+}
+
+/// Who else sees the mount with this device number, one process of each other mount namespace: a mount is gone for the kernel
+/// only when it is unmounted in all. A namespace without a process, or in other process ids' hands, is not found.
+pub fn held_elsewhere(device: (u32, u32)) -> Vec<Holder> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut known: HashSet<PathBuf> = namespace("self").into_iter().collect();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |pid: u32| {
+        if !known.insert(namespace(&pid.to_string())?) {
+            return None;
+        }
+        let table = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+        let path = parse(&table).find(|mount| mount.device == device)?.path;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Some(Holder { pid, name: name.trim_end().to_owned(), path })
+    };
+    pids.filter_map(holds).collect()
 }
 
 fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> + '_ {

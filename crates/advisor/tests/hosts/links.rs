@@ -112,7 +112,7 @@ fn real_links_and_disks_made_wrong_are_named_set_and_taken_back() {
         return;
     }
     let output = Command::new("unshare")
-        .args(["--net", "--mount", "--"])
+        .args(["--net", "--mount", "--", "sh", "-c", super::ALONE])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "links::in_a_namespace_of_its_own", "--ignored", "--nocapture"])
         .output()

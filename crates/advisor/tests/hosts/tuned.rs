@@ -178,7 +178,18 @@ fn tuned_itself_takes_our_profile_and_the_former_one_back() {
         return;
     }
     let output = Command::new("unshare")
-        .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--",
+            "sh",
+            "-c",
+            super::ALONE,
+        ])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "tuned::in_namespaces_of_its_own", "--ignored", "--nocapture"])
         .output()

@@ -36,6 +36,9 @@ const FORCE_PATIENCE: Duration = Duration::from_secs(5);
 /// And then to write what it holds itself.
 const KILL_PATIENCE: Duration = Duration::from_secs(25);
 
+/// A mount whose process has not ended so long after may be held by others.
+const HELD_AFTER: Duration = Duration::from_secs(2);
+
 /// `ropewalk mount`.
 pub fn mount(args: &args::Mount) -> Result<()> {
     let dir = args.dir.open()?;
@@ -176,6 +179,7 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     if force {
         return unmount_by_force(mountpoint, process);
     }
+    let device = fuse::mounted_at(mountpoint)?.map(|mounted| mounted.device);
     match fuse::unmount(mountpoint, false) {
         Err(fuse::MountError::Busy { .. }) => bail!(
             "{} is in use; close what is open there (`fuser -vm {}` shows who), or use --force",
@@ -184,20 +188,47 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         ),
         outcome => outcome?,
     }
-    if let Some(process) = process.filter(|process| !ended(*process, UMOUNT_PATIENCE)) {
-        if interrupt::asked() {
-            bail!(Interrupted(format!(
-                "{} is unmounted, and its process {} still writes what is left",
-                mountpoint.display(),
-                process.0
-            )));
-        }
-        bail!(
-            "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
-            mountpoint.display()
-        );
+    let Some(process) = process.filter(|process| !ended(*process, HELD_AFTER)) else { return Ok(()) };
+    let holders = || device.map(fuse::held_elsewhere).unwrap_or_default();
+    let held = holders();
+    if !held.is_empty() {
+        output::note(&held_by(mountpoint, &held));
     }
-    Ok(())
+    if ended(process, UMOUNT_PATIENCE) {
+        return Ok(());
+    }
+    if interrupt::asked() {
+        bail!(Interrupted(format!(
+            "{} is unmounted, and its process {} still writes what is left",
+            mountpoint.display(),
+            process.0
+        )));
+    }
+    let held = holders();
+    if !held.is_empty() {
+        bail!(held_by(mountpoint, &held));
+    }
+    bail!(
+        "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
+        mountpoint.display()
+    )
+}
+
+/// Who keeps a mount that is unmounted here, and what to do about it.
+fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
+    let of = |holder: &fuse::Holder| {
+        let fuse::Holder { pid, name, path } = holder;
+        format!(
+            "\n  {} ({pid}): nsenter --target {pid} --mount umount {}",
+            name.escape_debug(),
+            path.display()
+        )
+    };
+    let each: String = holders.iter().map(of).collect();
+    format!(
+        "{} is unmounted here, but goes on in mount namespaces of others (containers); it ends when they do, or is unmounted there by{each}",
+        mountpoint.display()
+    )
 }
 
 /// Told to end, a mount's process takes its mount away itself and writes everything. One that hangs is cut off from the

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     beds::Bed,
-    common::{ROPEWALK, answer},
+    common::{LET_GO, ROPEWALK, answer},
 };
 
 /// A host with a directory of its own.
@@ -59,9 +59,8 @@ impl<'a> Machine<'a> {
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = self.bed.enter(self.host);
         if self.own_sys {
-            let mounted = "mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"";
-            // What is unmounted elsewhere goes here as well: else it would be held.
-            command.args(["unshare", "--mount", "--propagation", "slave", "sh", "-c", mounted]);
+            let mounted = format!("{LET_GO} && mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"");
+            command.args(["unshare", "--mount", "--propagation", "private", "sh", "-c", &mounted]);
         }
         command.arg(ROPEWALK).args(words).arg("--dir").arg(&self.dir).envs(&*self.env.lock().unwrap());
         command

@@ -20,6 +20,10 @@ use ports::Ports;
 /// The program under test.
 pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
+/// What a shell does first in a mount namespace of its own: it lets go the mounts of other tests, which would go on there after they are
+/// unmounted here, for their kernel.
+pub const LET_GO: &str = "umount --all --lazy --internal-only --no-canonicalize --types fuse.ropewalk";
+
 /// Runs ropewalk and returns what it said.
 pub fn ropewalk(args: &[&str]) -> Output {
     Command::new(ROPEWALK).args(args).output().expect("run ropewalk")

@@ -53,7 +53,9 @@ pub(super) fn make(testbed: &Testbed) -> Result<(), TestbedError> {
 }
 
 fn make_one(name: &str, host: &str) -> Result<(), TestbedError> {
-    let mut script = String::new();
+    // Mounts of Ropewalk on this machine are none of the host's, and would be held by its namespace after they are unmounted here.
+    let mut script =
+        String::from("umount --all --lazy --internal-only --no-canonicalize --types fuse.ropewalk && ");
     for (place, own) in OWN {
         let tree = trees(name).join(host).join(own);
         make_dir(&tree)?;
