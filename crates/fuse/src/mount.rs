@@ -211,7 +211,8 @@ impl<C: Calls> Mount<C> {
             Ok(Ok(())) => {
                 if self.is_held_elsewhere().await {
                     // The kernel learns of the end when the process has ended.
-                    let durable = self.session.calls.sync_all().await;
+                    let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
+                    let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT)));
                     return durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)));
                 }
                 let end = tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await;

@@ -209,7 +209,8 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         bail!(held_by(mountpoint, &held));
     }
     bail!(
-        "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
+        "{} is unmounted, but its process has not ended after {UMOUNT_PATIENCE:?}: it still writes, or a mount namespace \
+         without processes holds the mount; see its log",
         mountpoint.display()
     )
 }

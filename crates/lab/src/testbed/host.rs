@@ -20,10 +20,11 @@ pub struct Host {
 
 impl Host {
     /// A command that runs on this host. The process started is the program itself, so that killing it
-    /// works.
+    /// works. Not by `ip netns exec`: that gives a mount namespace of its own as well, in which mounts of the machine
+    /// go on after they are unmounted.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.netns]).arg(program);
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", path(&self.netns).display())).arg("--").arg(program);
         command
     }
 
