@@ -1,7 +1,7 @@
 //! A host in a network namespace of its own with real links to another, and a real disk (a loop device under the name of a SCSI
 //! disk): its settings are the kernel's, read back from it. Two of its links are in a bond whose own files are a tree's, as kernels
 //! need not have the driver; the state of its members is that of the links. Made wrong at random in one to five ways, advised, set by
-//! `apply` or by the finding's own command, measured, taken back.
+//! `apply` or by the finding's own command, read back, taken back.
 
 use std::{
     cell::RefCell,

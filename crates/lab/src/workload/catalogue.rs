@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 const TEXT: &str = include_str!("../../workload/catalogue.toml");
 
-/// Jobs that the two forms keep running at a time, on average.
+/// Jobs in a round of the two forms, and the most that may run at a time where the orders of the tests let them.
 pub const CONCURRENCY: [u32; 2] = [71, 101];
 /// Bytes that sorting may take at scale 1 (SORTSIZE of the source).
 const SORT_BYTES: f64 = 4e9;
