@@ -72,15 +72,14 @@ fn a_full_page_pool_whose_servers_hang_answers_everybody_and_goes_on() {
     // The deadline is that of mounts made from now on. In that time it has to be seen what they wait for: a command asks the servers as well,
     // and waits for each.
     ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=20s"]);
+    // Written by another mount: the one that is tried never had it in its page pool.
+    fs::write(mounts.at(0, "cold"), vec![9; 24 << 20]).unwrap();
     ok(&["umount", mounts.all[0].to_str().unwrap()]);
     mounts.add();
     let at = |name: &str| mounts.at(1, name);
     let acknowledged: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
     fs::write(at("kept"), &acknowledged).unwrap();
     File::open(at("kept")).unwrap().sync_all().unwrap();
-    // Not in the page pool any more when the servers hang.
-    fs::write(at("cold"), vec![9; 24 << 20]).unwrap();
-    File::open(at("cold")).unwrap().sync_all().unwrap();
 
     let stopped = stop_servers(&mounts);
     let (mut answers, mut listed) = (Vec::new(), Vec::new());
