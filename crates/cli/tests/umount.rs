@@ -93,7 +93,7 @@ fn a_mount_that_a_container_holds_says_so_and_goes_when_it_does() {
     while !line.contains(&format!("({}): nsenter", holder.id())) {
         assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {line}");
     }
-    assert!(line.contains(&format!("umount {path}")), "{line}");
+    assert!(line.contains(&format!("umount '{path}'")), "{line}");
     assert!(unmount.try_wait().unwrap().is_none(), "who holds it still does: {line}");
     drop(holder.stdin.take());
     holder.wait().unwrap();

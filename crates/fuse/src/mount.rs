@@ -210,7 +210,8 @@ impl<C: Calls> Mount<C> {
         match tokio::task::spawn_blocking(move || place.unmount(false)).await {
             Ok(Ok(())) => {
                 if self.is_held_elsewhere().await {
-                    // The kernel learns of the end when the process has ended.
+                    // The kernel learns of the end when the process has ended. Until then nothing is answered that would not be stored.
+                    self.session.stop_serving().await;
                     let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
                     let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT)));
                     return durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)));

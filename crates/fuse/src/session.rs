@@ -311,9 +311,8 @@ impl<C: Calls> Session<C> {
         (self.files().len(), inodes, references)
     }
 
-    /// The end, after the last reader: waits for requests under way, closes what a forced unmount left
-    /// open, gives up every reference, makes everything durable.
-    pub async fn finish(&self) -> Result<(), Errno> {
+    /// Waits for requests under way. Those that come later are not served: they end when the process does.
+    pub async fn stop_serving(&self) {
         self.waiting.end_lock_waits();
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, self.permits.acquire_many(self.requests_max)).await;
         if drained.is_err() {
@@ -322,6 +321,13 @@ impl<C: Calls> Session<C> {
                 "requests are still under way at the end of the mount"
             );
         }
+        self.permits.close();
+    }
+
+    /// The end, after the last reader: waits for requests under way, closes what a forced unmount left
+    /// open, gives up every reference, makes everything durable.
+    pub async fn finish(&self) -> Result<(), Errno> {
+        self.stop_serving().await;
         let left: Vec<_> = self.files().drain().map(|(handle, _)| handle).collect();
         for handle in left {
             self.calls.release(handle);

@@ -219,11 +219,9 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
 fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
     let of = |holder: &fuse::Holder| {
         let fuse::Holder { pid, name, path } = holder;
-        format!(
-            "\n  {} ({pid}): nsenter --target {pid} --mount umount {}",
-            name.escape_debug(),
-            path.display()
-        )
+        // Whoever holds it chose its path there: to be pasted it is quoted.
+        let path = path.to_string_lossy().escape_debug().to_string().replace("\\'", "'\\''");
+        format!("\n  {} ({pid}): nsenter --target {pid} --mount umount '{path}'", name.escape_debug())
     };
     let each: String = holders.iter().map(of).collect();
     format!(
