@@ -79,7 +79,7 @@ pub trait Blocks: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// An inode is removed: what is kept of failed writes of it may go. Nothing of it is being written, nor will be.
+    /// An inode is removed: what is kept of failed writes of it may go. This session writes nothing of it, nor will it.
     fn forget_inode(&self, fs: FsId, inode: InodeNo) {
         let _ = (fs, inode);
     }

@@ -188,49 +188,40 @@ impl<C: Calls> Mount<C> {
     /// complete when everything is durable. With `force`: the directory is free at once, requests
     /// under way end with ECONNABORTED, and [`Mount::unmounted`] says when the rest is durable.
     pub async fn unmount(&self, force: bool) -> Result<(), Arc<MountError>> {
+        self.unmount_here(force).await?;
+        if force { Ok(()) } else { self.unmounted_in_time().await }
+    }
+
+    /// Takes it away in this mount namespace. The kernel writes dirty pages meanwhile, by requests to us.
+    async fn unmount_here(&self, force: bool) -> Result<(), Arc<MountError>> {
         let place = self.place.clone();
-        // The kernel writes dirty pages during this call, by requests to us.
         let done = tokio::task::spawn_blocking(move || place.unmount(force)).await;
-        match done {
-            Ok(Ok(())) if force => Ok(()),
-            Ok(Ok(())) => match tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await {
-                Ok(end) => end,
-                Err(_) => Err(Arc::new(self.not_durable(libc::ETIMEDOUT))),
-            },
-            Ok(Err(error)) => Err(Arc::new(error)),
-            Err(_) => Err(Arc::new(self.not_durable(libc::EIO))),
-        }
+        done.map_err(|_| Arc::new(self.not_durable(libc::EIO)))?.map_err(Arc::new)
+    }
+
+    async fn unmounted_in_time(&self) -> MountEnd {
+        let end = tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await;
+        end.unwrap_or_else(|_| Err(Arc::new(self.not_durable(libc::ETIMEDOUT))))
     }
 
     /// The end on SIGTERM: unmounts if nothing is in use; otherwise writes what the kernel still holds
     /// and unmounts by force, since a process that was told to end will not be asked twice. A mount that another
     /// mount namespace holds is not waited for: it is dead there, once its process has ended.
     pub async fn end_on_signal(&self) -> MountEnd {
-        let place = self.place.clone();
-        match tokio::task::spawn_blocking(move || place.unmount(false)).await {
-            Ok(Ok(())) => {
-                if self.is_held_elsewhere().await {
-                    // The kernel learns of the end when the process has ended. Until then nothing is answered that would not be stored.
-                    self.session.stop_serving().await;
-                    let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
-                    let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT)));
-                    return durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)));
-                }
-                let end = tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await;
-                return end.unwrap_or_else(|_| Err(Arc::new(self.not_durable(libc::ETIMEDOUT))));
-            }
-            Ok(Err(error @ MountError::Busy { .. })) => {
+        match self.unmount_here(false).await {
+            Ok(()) if self.is_held_elsewhere().await => return self.end_elsewhere().await,
+            Ok(()) => return self.unmounted_in_time().await,
+            Err(error) if matches!(*error, MountError::Busy { .. }) => {
                 tracing::warn!(%error, "told to end: unmounting by force");
             }
-            Ok(Err(error)) => return Err(Arc::new(error)),
-            Err(_) => return Err(Arc::new(self.not_durable(libc::EIO))),
+            Err(error) => return Err(error),
         }
         let path = self.place.path.clone();
         let synced = tokio::task::spawn_blocking(move || File::open(path).and_then(|f| sys::syncfs(&f)));
         if let Ok(Ok(Err(error))) = tokio::time::timeout(SYNC_TIMEOUT, synced).await {
             tracing::warn!(%error, "pages of the kernel could not be written");
         }
-        self.unmount(true).await?;
+        self.unmount_here(true).await?;
         self.unmounted().await
     }
 
@@ -244,6 +235,15 @@ impl<C: Calls> Mount<C> {
             tracing::warn!(path = %self.place.path.display(), ?holders, "told to end, and other mount namespaces hold it: it ends there as well");
         }
         is_held
+    }
+
+    /// Makes everything durable that was answered, and answers nothing more: the kernel, and with it the other mount namespaces, learn
+    /// of the end when the process has ended.
+    async fn end_elsewhere(&self) -> MountEnd {
+        self.session.stop_serving().await;
+        let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
+        let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT)));
+        durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)))
     }
 
     fn not_durable(&self, errno: i32) -> MountError {

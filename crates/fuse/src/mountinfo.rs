@@ -51,11 +51,14 @@ pub fn held_elsewhere(device: (u32, u32)) -> Vec<Holder> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let holds = |pid: u32| {
-        if !known.insert(namespace(&pid.to_string())?) {
+        let namespace = namespace(&pid.to_string())?;
+        if known.contains(&namespace) {
             return None;
         }
+        // Who has another root directory does not see all that is mounted in its namespace.
         let table = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
         let path = parse(&table).find(|mount| mount.device == device)?.path;
+        known.insert(namespace);
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Some(Holder { pid, name: name.trim_end().to_owned(), path })
     };

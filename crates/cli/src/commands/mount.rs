@@ -263,3 +263,16 @@ fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     bar.finish_and_clear();
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_holder_chose_is_one_word_in_the_command_to_paste() {
+        let holder = fuse::Holder { pid: 7, name: "a\u{1b}b".into(), path: "/x; it's\n".into() };
+        let said = held_by(Path::new("/mnt"), &[holder]);
+        let line = said.lines().last().unwrap_or_default();
+        assert_eq!(line, r"  a\u{1b}b (7): nsenter --target 7 --mount umount '/x; it'\''s\n'");
+    }
+}

@@ -29,7 +29,7 @@ pub fn ropewalk(args: &[&str]) -> Output {
     Command::new(ROPEWALK).args(args).output().expect("run ropewalk")
 }
 
-/// What a command with `--json` says, parsed. Commands wait a second for a connection, and analytics two for who is asked: on a machine
+/// What a command with `--json` says, parsed. Commands wait three seconds for a connection, and analytics two for who is asked: on a machine
 /// that stands still for so long, it is given once more.
 pub fn answer(words: &[&str], ask: impl Fn() -> Output) -> serde_json::Value {
     let end = Instant::now() + Duration::from_secs(30);

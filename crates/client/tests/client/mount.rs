@@ -7,14 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::until;
+use crate::support::{mount_config, until};
 use base::{Epoch, FsId, Grant, PoolId, SessionId};
 use bytes::Bytes;
-use client::{BoxFuture, Client, ClientConfig, MountError, Tunables};
+use client::{BoxFuture, Client, MountError};
 use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use wire::{
     map::{ClusterMap, FsEntry, PoolEntry},
-    mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
+    mgr::{MgrError, MgrReply, MgrRequest},
     nsd::NsdReply,
 };
 
@@ -108,15 +108,7 @@ async fn mount_by(
         closed: AtomicU64::new(0),
         loses_close,
     });
-    let config = ClientConfig {
-        managers: stripe::Managers::at(&[]),
-        fs: "fs1".into(),
-        mount: "/mnt".into(),
-        process: ProcessIdent::default(),
-        admin_addr: String::new(),
-        tunables: Tunables::default(),
-    };
-    let mounted = Client::mount_over(manager.clone(), Arc::new(NoServers), config).await;
+    let mounted = Client::mount_over(manager.clone(), Arc::new(NoServers), mount_config()).await;
     (manager, mounted)
 }
 

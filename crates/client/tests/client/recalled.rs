@@ -7,15 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RW, until};
-use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use crate::support::{RW, mount_config, session_open, until};
+use base::{Epoch, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
-use client::{BoxFuture, Client, ClientConfig, Errno, Fallocate, OpenFlags, Privileges, Tunables};
+use client::{BoxFuture, Client, Errno, Fallocate, OpenFlags, Privileges};
 use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use tokio::sync::Semaphore;
 use wire::{
-    map::{ClusterMap, FsEntry, PdiskEntry, PoolEntry},
-    mgr::{Attr, Change, MgrError, MgrReply, MgrRequest, ProcessIdent},
+    map::{ClusterMap, PdiskEntry, PoolEntry},
+    mgr::{Attr, Change, MgrError, MgrReply, MgrRequest},
     nsd::NsdReply,
     token::{Blocks, Recall, Span, Token, TokenMode, Use},
 };
@@ -48,15 +48,7 @@ impl Manager {
     }
 
     async fn mount(self: &Arc<Manager>) -> Client {
-        let config = ClientConfig {
-            managers: stripe::Managers::at(&[]),
-            fs: "fs1".into(),
-            mount: "/mnt".into(),
-            process: ProcessIdent::default(),
-            admin_addr: String::new(),
-            tunables: Tunables::default(),
-        };
-        Client::mount_over(Arc::new(Link(self.clone())), Arc::new(NoServers), config).await.unwrap()
+        Client::mount_over(Arc::new(Link(self.clone())), Arc::new(NoServers), mount_config()).await.unwrap()
     }
 
     fn recall(&self, recall: Recall) {
@@ -70,16 +62,7 @@ impl Manager {
     async fn answer(&self, request: MgrRequest) -> MgrReply {
         let lease_us = LEASE.as_micros() as u64;
         match request {
-            MgrRequest::OpenSession { .. } => MgrReply::SessionOpen {
-                session: SessionId(1),
-                grant: Grant(1),
-                whole: false,
-                fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
-                resolve: false,
-                lease_us,
-                map: Box::new(map()),
-                config: vec![("pagepool".into(), "64m".into()), ("operationDeadline".into(), "60s".into())],
-            },
+            MgrRequest::OpenSession { .. } => session_open(map(), LEASE, "60s"),
             MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
             MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
                 MgrReply::Error(MgrError::Errno(libc::EACCES))

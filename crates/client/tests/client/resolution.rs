@@ -7,14 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RW, until};
-use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use crate::support::{RW, mount_config, session_open, until};
+use base::{Epoch, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
-use client::{BoxFuture, Client, ClientConfig, Tunables};
+use client::{BoxFuture, Client};
 use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use wire::{
-    map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{Attr, MgrReply, MgrRequest, ProcessIdent},
+    map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    mgr::{Attr, MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
     token::{Token, TokenMode},
 };
@@ -66,16 +66,7 @@ impl ManagerLink for Manager {
     ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
         let lease_us = LEASE.as_micros() as u64;
         let reply = match request {
-            MgrRequest::OpenSession { .. } => MgrReply::SessionOpen {
-                session: SessionId(1),
-                grant: Grant(1),
-                whole: false,
-                fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
-                resolve: false,
-                lease_us,
-                map: Box::new(map()),
-                config: vec![("pagepool".into(), "64m".into()), ("operationDeadline".into(), "5s".into())],
-            },
+            MgrRequest::OpenSession { .. } => session_open(map(), LEASE, "5s"),
             MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
             MgrRequest::GetAttr { .. } => MgrReply::Attr(file()),
             MgrRequest::Acquire { .. } => {
@@ -117,15 +108,8 @@ impl NsdTransport for Ways {
 #[tokio::test]
 async fn a_resolution_whose_first_waiter_goes_away_comes_to_its_end() {
     let (manager, servers) = (Arc::<Manager>::default(), Arc::<Servers>::default());
-    let config = ClientConfig {
-        managers: stripe::Managers::at(&[]),
-        fs: "fs1".into(),
-        mount: "/mnt".into(),
-        process: ProcessIdent::default(),
-        admin_addr: String::new(),
-        tunables: Tunables::default(),
-    };
-    let client = Client::mount_over(manager.clone(), Arc::new(Ways(servers.clone())), config).await.unwrap();
+    let client =
+        Client::mount_over(manager.clone(), Arc::new(Ways(servers.clone())), mount_config()).await.unwrap();
     tokio::select! {
         opened = client.open(INO, RW) => panic!("opened: {opened:?}"),
         () = until("what is half done is asked for", || servers.asked.load(SeqCst) > 0) => {}

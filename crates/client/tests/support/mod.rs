@@ -11,8 +11,11 @@ use std::{
 };
 
 use base::{FsId, Grant, PoolId, SessionId};
-use client::{Client, OpenFlags, SessionInfo, Tunables};
-use wire::map::FsEntry;
+use client::{Client, ClientConfig, OpenFlags, SessionInfo, Tunables};
+use wire::{
+    map::{ClusterMap, FsEntry},
+    mgr::{MgrReply, ProcessIdent},
+};
 
 pub use self::{blocks::FakeBlocks, manager::FakeManager};
 
@@ -30,6 +33,32 @@ pub const RW: OpenFlags = OpenFlags {
     drop_privileges: false,
     caller_appends: false,
 };
+
+/// A mount of `fs1`, whose manager is whoever answers.
+pub fn mount_config() -> ClientConfig {
+    ClientConfig {
+        managers: stripe::Managers::at(&[]),
+        fs: "fs1".into(),
+        mount: "/mnt".into(),
+        process: ProcessIdent::default(),
+        admin_addr: String::new(),
+        tunables: Tunables::default(),
+    }
+}
+
+/// The first session, one of several; its operations have so long.
+pub fn session_open(map: ClusterMap, lease: Duration, deadline: &str) -> MgrReply {
+    MgrReply::SessionOpen {
+        session: SessionId(1),
+        grant: Grant(1),
+        whole: false,
+        fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
+        resolve: false,
+        lease_us: lease.as_micros() as u64,
+        map: Box::new(map),
+        config: vec![("pagepool".into(), "64m".into()), ("operationDeadline".into(), deadline.into())],
+    }
+}
 
 /// Waits until `ready`; fails after 20 s.
 pub async fn until(what: &str, ready: impl Fn() -> bool) {

@@ -49,8 +49,8 @@ impl StripeIo {
         }
     }
 
-    /// Forgets what failed writes left of an inode that is removed: its strips are deleted, whatever version they are of. Nothing
-    /// of it is being written, nor will be.
+    /// Forgets what failed writes left of an inode that is removed: its strips are deleted, whatever version they are of. This
+    /// session writes nothing of it, nor will it.
     pub fn forget_inode(&self, fs: FsId, inode: InodeNo) {
         self.shared.adoption.forget_abandoned(fs, inode);
     }
