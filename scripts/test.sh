@@ -52,7 +52,9 @@ export work
 
 # Program by program, one more at a time than there are CPUs, as most of them wait most of the time: for leases, for rebuilds. The long ones
 # first, that none is left over. The mount's tests go once more by the classic transport; by default it takes io_uring where that is to be had.
+# ROPEWALK_BESIDE is one more command, which takes what is left of the CPUs.
 queue() {
+  [ -z "${ROPEWALK_BESIDE:-}" ] || echo "nice $ROPEWALK_BESIDE"
   echo "$all --lib --bins"
   printf "nice $all --test %s\n" "${computing[@]}"
   printf "$all --test %s\n" "${long[@]}" $rest
