@@ -116,7 +116,7 @@ impl Core {
         stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
         let mut state = inode.lock();
-        if state.gone && !state.opens.any() || !state.unsettled() {
+        if state.is_forsaken() || !state.unsettled() {
             state.due.soon = false;
             return false;
         }

@@ -695,7 +695,8 @@ pub enum MgrReply {
     },
     /// Unlink and rename: the inode that lost a name, if one did.
     Unlinked {
-        /// Its attributes now; `nlink` 0 means gone, or orphaned if it was open.
+        /// Its attributes now; `nlink` 0 means gone, or orphaned if the asker has it open. Nobody else has: that is
+        /// [`MgrReply::UnlinkedInUse`].
         attr: Option<Box<Attr>>,
     },
     /// Entries.
@@ -838,6 +839,9 @@ pub enum MgrReply {
         /// There are more behind.
         more: bool,
     },
+    /// Unlink and rename: the inode has lost its last name, and other sessions have it open. What this one has changed of it they
+    /// read until they close it.
+    UnlinkedInUse(Box<Attr>),
 }
 
 /// Why the manager did not do it.

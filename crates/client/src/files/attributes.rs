@@ -233,56 +233,20 @@ impl Core {
     }
 
     /// What follows when an inode lost a name ([`crate::names::changing::Changing::file_changed`] was told of a file's): without names and handles it is given up.
-    pub async fn name_lost(self: &Arc<Core>, attr: Attr, newest: Newest) {
-        let ino = attr.ino;
+    /// `in_use`: others have it open.
+    pub async fn name_lost(self: &Arc<Core>, attr: Attr, in_use: bool, newest: Newest) {
+        let (ino, last) = (attr.ino, attr.nlink == 0);
         if attr.kind != FileKind::File {
             self.changed_attr(attr, newest);
         }
         let inode = self.inode(ino);
         let unused = {
-            let state = inode.lock();
+            let mut state = inode.lock();
+            state.unshared |= last && !in_use;
             state.gone && !state.opens.any()
         };
         if unused {
             self.give_up(&inode, true);
         }
-    }
-
-    /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,
-    /// and the manager may reclaim it once nothing of it is in flight; `tell` it so, unless it has.
-    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>, tell: bool) {
-        let (core, inode) = (self.clone(), inode.clone());
-        self.runtime.spawn(async move {
-            let hold = loop {
-                match core.hold_flushes(&inode).await {
-                    Ok(hold) => break hold,
-                    Err(_) if core.calls.dead() => return,
-                    // What is in flight takes long. Nobody else would give the inode up, or what is dirty of it.
-                    Err(_) => {}
-                }
-            };
-            let room = {
-                let mut state = inode.lock();
-                if state.opens.any() {
-                    return;
-                }
-                let room = state.drop_blocks(0, u64::MAX);
-                state.pending.remove(0, u64::MAX);
-                state.unsent.forget();
-                state.size_committed = state.attr.size;
-                room
-            };
-            core.return_room(&inode, room);
-            core.blocks.forget_inode(core.session.fs.id, inode.ino);
-            drop(hold);
-            let unused = || (inode.lock().token.users() == 0).then_some(());
-            if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {
-                let left = inode.lock().token.forget(inode.ino);
-                core.orphans.add_token(left);
-            }
-            core.drop_inode(inode.ino);
-            core.orphans.add(tell.then_some(inode.ino));
-            core.unsettled.wake.notify_one();
-        });
     }
 }

@@ -111,7 +111,7 @@ impl Core {
 
     fn plan(self: &Arc<Core>, inode: &Arc<Inode>) -> Plan {
         let mut state = inode.lock();
-        if state.gone && !state.opens.any() {
+        if state.is_forsaken() {
             return Plan::Nothing;
         }
         if state.fits_inode(self.tunables.inline_data_max) {

@@ -3,6 +3,7 @@
 mod attr_token;
 mod attributes;
 mod commit;
+mod forsake;
 pub(crate) mod handle;
 mod inline;
 pub(crate) mod inode;

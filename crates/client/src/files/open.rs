@@ -107,8 +107,12 @@ impl Core {
             let state = inode.lock();
             let unused = state.gone && !state.opens.any() && !state.unsettled() && state.token.users() == 0;
             let left = state.token.token(ino).filter(|_| unused);
+            let written = left.as_ref().is_some_and(|token| token.mode > TokenMode::Open) && !state.unshared;
             drop(state);
-            if unused {
+            if written {
+                // What was written under the token need not be adopted.
+                self.give_up(&inode, false);
+            } else if unused {
                 self.release_soon(
                     left.map(|t| Token::new(ino, TokenMode::None, t.serial)).into_iter().collect(),
                 );

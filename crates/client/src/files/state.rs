@@ -52,6 +52,8 @@ pub(crate) struct FileState {
     kind_known: bool,
     /// No name leads to it any more.
     pub gone: bool,
+    /// Since then nobody else has it open, as is surely known, or has any use for what is changed of it here.
+    pub unshared: bool,
     /// Several changes of its names were under way at once: which answer tells how many it has is not known.
     pub links_unsure: bool,
     /// The right to all of this.
@@ -114,6 +116,7 @@ impl FileState {
             special: false,
             kind_known: false,
             gone: false,
+            unshared: false,
             links_unsure: false,
             token,
             linger: Linger::default(),
@@ -141,6 +144,11 @@ impl FileState {
     /// Somebody has said of what kind it is; that never changes.
     pub fn learn_kind(&mut self, kind: FileKind) {
         (self.special, self.kind_known) = (kind != FileKind::File, true);
+    }
+
+    /// Whether what is changed of it is of no use to anybody: it has neither a name nor a handle, here or elsewhere.
+    pub fn is_forsaken(&self) -> bool {
+        self.gone && self.unshared && !self.opens.any()
     }
 
     /// Whether it surely is a file.

@@ -46,7 +46,9 @@ impl FileState {
         if !self.attr_known || self.gone || !still || !last || is_dir != directory {
             return None;
         }
-        (self.attr.nlink, self.attr.ctime, self.gone) = (0, now, true);
+        (self.attr.nlink, self.attr.ctime) = (0, now);
+        // All is held: nobody else has it open.
+        (self.gone, self.unshared) = (true, true);
         self.names.all = None;
         self.attr_generation += 1;
         Some(match self.opens.any() {

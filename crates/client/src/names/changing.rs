@@ -99,7 +99,11 @@ impl Changing {
     /// Takes in the attributes of a file that came with the answer. Before the change ends: nobody is to believe an older count of
     /// its names.
     pub fn file_changed(&self, reply: &Result<MgrReply, Errno>) {
-        let Ok(MgrReply::Attr(attr) | MgrReply::Unlinked { attr: Some(attr) }) = reply else { return };
+        let attr = match reply {
+            Ok(MgrReply::Attr(attr) | MgrReply::Unlinked { attr: Some(attr) }) => attr,
+            Ok(MgrReply::UnlinkedInUse(attr)) => attr,
+            _ => return,
+        };
         if attr.kind != FileKind::File {
             return;
         }

@@ -202,7 +202,8 @@ impl Core {
         newest: Newest,
     ) -> Result<(), Errno> {
         match reply {
-            MgrReply::Unlinked { attr: Some(attr) } => self.name_lost(*attr, newest).await,
+            MgrReply::Unlinked { attr: Some(attr) } => self.name_lost(*attr, false, newest).await,
+            MgrReply::UnlinkedInUse(attr) => self.name_lost(*attr, true, newest).await,
             MgrReply::Unlinked { attr: None } | MgrReply::Done => {}
             other => return Err(unexpected(what, &other)),
         }

@@ -96,7 +96,7 @@ impl Core {
         }
         let before = targets.len();
         let mut state = inode.lock();
-        if state.gone && !state.opens.any() {
+        if state.is_forsaken() {
             targets.clear();
         }
         let mut commit = false;

@@ -110,13 +110,7 @@ impl Core {
                 }
                 let span = if blocks_only { covering(&losing.written) } else { Span::ALL };
                 let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
-                self.make_durable(inode, from, to, blocks_only).await?;
-                let hold = self.hold_flushes(inode).await?;
-                let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock());
-                let commit = commit.await?;
-                let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
-                drop((commit, hold));
-                settled.map_err(|error| self.block_error("adopt", inode, 0, &error))
+                self.settle(inode, from, to, blocks_only).await
             };
             match cleaned.await {
                 Ok(()) => break,
@@ -149,6 +143,22 @@ impl Core {
             self.sharing.note_given_back();
         }
         Some(token)
+    }
+
+    /// Makes bytes `from..to` so durable that whoever comes next reads them: stored, known to the manager, and adopted.
+    pub async fn settle(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        data_only: bool,
+    ) -> Result<(), Errno> {
+        self.make_durable(inode, from, to, data_only).await?;
+        let _hold = self.hold_flushes(inode).await?;
+        let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock());
+        let _commit = commit.await?;
+        let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
+        settled.map_err(|error| self.block_error("adopt", inode, 0, &error))
     }
 
     async fn wait_unused(&self, inode: &Arc<Inode>) -> Result<(), Errno> {

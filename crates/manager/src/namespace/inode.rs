@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{BlockIndex, FsId, InodeNo, PoolId, Version};
+use base::{BlockIndex, FsId, InodeNo, PoolId, SessionId, Version};
 use libc::{EFBIG, EINVAL, EISDIR, ENOENT, ENOSPC};
 use wire::{
     mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, NUMBERS_MAX, Timestamp, without_privileges},
@@ -229,17 +229,19 @@ impl Editor<'_, '_> {
             _ => inode.nlink.saturating_sub(1),
         };
         inode.ctime = now;
-        let reply = MgrReply::Unlinked { attr: Some(Box::new(attr(ino, &inode))) };
+        let attr = Box::new(attr(ino, &inode));
+        let (own, openers) = (self.actor.session, self.actor.openers);
+        let of_others = |(opened, session): &&(InodeNo, SessionId)| *opened == ino && *session != own;
+        let others = openers.iter().filter(of_others).map(|(_, session)| *session);
+        let in_use = others.clone().next().is_some();
         if inode.nlink > 0 {
             // Where the other names are is not known.
             inode.parent = InodeNo(0);
             self.put(ino, &inode);
-        } else if open || self.actor.openers.iter().any(|(opened, _)| *opened == ino) {
+        } else if open || in_use {
             self.put(ino, &inode);
-            let own = open.then_some(self.actor.session);
-            let others = self.actor.openers.iter().filter(|(opened, _)| *opened == ino).map(|(_, s)| *s);
             let mut holders = 0;
-            for session in own.into_iter().chain(others.filter(|s| *s != self.actor.session)) {
+            for session in open.then_some(own).into_iter().chain(others) {
                 let key = keys::orphan_key(session, self.fs.fs, ino);
                 keys::write(self.txn, key, &keys::OrphanRecord {});
                 holders += 1;
@@ -248,7 +250,10 @@ impl Editor<'_, '_> {
         } else {
             self.remove_inode(ino, &inode, highest)?;
         }
-        Ok(reply)
+        Ok(match in_use && attr.nlink == 0 {
+            true => MgrReply::UnlinkedInUse(attr),
+            false => MgrReply::Unlinked { attr: Some(attr) },
+        })
     }
 
     pub(super) fn forget(&mut self, ino: InodeNo, highest: Version) -> Op<MgrReply> {
