@@ -82,6 +82,7 @@ impl Core {
             state.merge(attr);
         } else if state.links_unsure {
             state.attr.nlink = attr.nlink;
+            state.gone |= attr.nlink == 0;
             state.links_unsure = self.sharing.changed_since(asked);
         }
         state.visible()

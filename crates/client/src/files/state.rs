@@ -315,6 +315,10 @@ impl FileState {
             }
         }
         self.gone |= self.attr.nlink == 0;
+        if self.gone {
+            // Whatever an answer from before that says.
+            self.attr.nlink = 0;
+        }
         self.attr_known = true;
     }
 

@@ -294,7 +294,17 @@ impl Core {
     pub async fn attr_under_token(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
         let inode = self.inode(ino);
         let _hold = self.hold(&inode, Need::Attr).await?;
-        let attr = inode.lock().visible();
-        Ok(attr)
+        {
+            let state = inode.lock();
+            if !state.links_unsure || state.gone {
+                return Ok(state.visible());
+            }
+        }
+        // Who holds the token hears of every change of its names: this answer is not behind.
+        let asked = self.sharing.now();
+        match self.calls.ask(MgrRequest::GetAttr { ino }).await? {
+            MgrReply::Attr(attr) => Ok(self.seen_attr(*attr, asked)),
+            other => Err(unexpected("GetAttr", &other)),
+        }
     }
 }

@@ -2,7 +2,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
@@ -21,15 +21,24 @@ use wire::{
 };
 
 const INO: InodeNo = InodeNo(7);
+const OTHER: InodeNo = InodeNo(8);
 const SERIAL: Grant = Grant(2);
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// A manager with one file, which has its content in the inode.
+/// A manager with one file, which has its content in the inode, and another one like it.
 struct Manager {
     /// What is granted.
     token: Token,
     /// Nobody may ask for the file any more.
     out_of_reach: AtomicBool,
+    /// Others have it open.
+    in_use: AtomicBool,
+    /// How many more names it has.
+    names: AtomicU32,
+    /// The other one is recalled while its attributes are asked for next.
+    recalls_other: AtomicBool,
+    /// Leave to answer the first link that is made.
+    first_link: Semaphore,
     /// That the content is asked for, and leave to answer that.
     asked: AtomicBool,
     content: Semaphore,
@@ -42,9 +51,22 @@ struct Manager {
 
 impl Manager {
     fn new(token: Token) -> Arc<Manager> {
-        let (out_of_reach, asked, waited) = Default::default();
-        let (recalls, told) = Default::default();
-        Arc::new(Manager { token, out_of_reach, asked, content: Semaphore::new(0), recalls, waited, told })
+        let (out_of_reach, in_use, asked, waited) = Default::default();
+        let (names, recalls_other, recalls, told) = Default::default();
+        let [content, first_link] = [(); 2].map(|()| Semaphore::new(0));
+        Arc::new(Manager {
+            token,
+            out_of_reach,
+            in_use,
+            names,
+            recalls_other,
+            first_link,
+            asked,
+            content,
+            recalls,
+            waited,
+            told,
+        })
     }
 
     async fn mount(self: &Arc<Manager>) -> Client {
@@ -67,10 +89,17 @@ impl Manager {
             MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
                 MgrReply::Error(MgrError::Errno(libc::EACCES))
             }
-            MgrRequest::GetAttr { .. } => MgrReply::Attr(file()),
-            MgrRequest::Acquire { .. } => {
-                let token = self.token.clone();
-                MgrReply::Token { token, resolve: false, attr: Some(file()), empty: false }
+            MgrRequest::GetAttr { ino } => {
+                if self.recalls_other.swap(false, SeqCst) {
+                    self.recall(Recall::Token(Token::new(OTHER, TokenMode::Open, SERIAL)));
+                    until("the other one is given up", || !self.told().is_empty()).await;
+                }
+                MgrReply::Attr(self.file(ino))
+            }
+            MgrRequest::Lookup { .. } => MgrReply::Attr(file()),
+            MgrRequest::Acquire { ino, .. } => {
+                let token = Token { ino, ..self.token.clone() };
+                MgrReply::Token { token, resolve: false, attr: Some(self.file(ino)), empty: false }
             }
             MgrRequest::ReadInline { .. } => {
                 self.asked.store(true, SeqCst);
@@ -85,12 +114,44 @@ impl Manager {
                 MgrReply::Recalls(std::mem::take(&mut *self.recalls.lock().unwrap()))
             }
             MgrRequest::WaitMap { .. } => std::future::pending().await,
-            MgrRequest::Mutate { change: Change::CommitWrite { .. }, .. } => {
-                self.told.lock().unwrap().push("what is written");
-                MgrReply::Attr(file())
+            MgrRequest::Reserve { bytes, .. } => MgrReply::Reserved { bytes },
+            MgrRequest::Mutate { change: Change::Link { ino, .. }, .. } => {
+                let links = self.names.fetch_add(1, SeqCst);
+                let attr = self.file(ino);
+                if links == 0 {
+                    self.first_link.acquire().await.unwrap().forget();
+                }
+                MgrReply::Attr(attr)
+            }
+            MgrRequest::Mutate { change, .. } => self.change(&change),
+            MgrRequest::MutateMany { changes } => {
+                MgrReply::Many(changes.iter().map(|(_, change)| Ok(self.change(change))).collect())
             }
             MgrRequest::Release { .. } => {
                 self.told.lock().unwrap().push("that the token is given up");
+                MgrReply::Done
+            }
+            _ => MgrReply::Done,
+        }
+    }
+
+    /// Its attributes now.
+    fn file(&self, ino: InodeNo) -> Box<Attr> {
+        Box::new(Attr { ino, nlink: 1 + self.names.load(SeqCst), ..*file() })
+    }
+
+    fn change(&self, change: &Change) -> MgrReply {
+        let told = |what| self.told.lock().unwrap().push(what);
+        let removed = Box::new(Attr { nlink: 0, ..*file() });
+        match change {
+            Change::CommitWrite { .. } => {
+                told("what is written");
+                MgrReply::Attr(file())
+            }
+            Change::Unlink { .. } if self.in_use.load(SeqCst) => MgrReply::UnlinkedInUse(removed),
+            Change::Unlink { .. } => MgrReply::Unlinked { attr: Some(removed) },
+            Change::Forget { .. } => {
+                told("that it may go");
                 MgrReply::Done
             }
             _ => MgrReply::Done,
@@ -180,4 +241,42 @@ async fn a_file_out_of_reach_keeps_nobody_from_hearing_what_the_manager_wants() 
     manager.recall(Recall::Whole(Grant(3)));
     until("it listens again", || manager.waited.load(SeqCst) == 2).await;
     assert_eq!(client.read(handle, 0, 100).await.map(drop), Err(Errno(libc::EACCES)));
+}
+
+#[tokio::test]
+async fn what_is_dirty_of_a_removed_file_is_told_only_where_others_have_it_open() {
+    for in_use in [false, true] {
+        let manager = Manager::new(Token::new(INO, TokenMode::Write, SERIAL));
+        manager.in_use.store(in_use, SeqCst);
+        let client = manager.mount().await;
+        let handle = client.open(INO, RW).await.unwrap();
+        client.write(handle, 0, &[2; 4096]).await.unwrap();
+        client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+        client.release(handle);
+        let gone = "that it may go";
+        until(gone, || manager.told().contains(&gone)).await;
+        let told = manager.told();
+        let written = told.iter().position(|told| *told == "what is written");
+        assert_eq!(written.is_some(), in_use, "{told:?}");
+        assert!(written.is_none_or(|at| at == 0), "{told:?}");
+    }
+}
+
+/// After two links at once the later answer may be the older one.
+#[tokio::test]
+async fn how_many_names_a_file_has_is_asked_for_also_while_another_file_is_given_up() {
+    let manager = Manager::new(Token::new(INO, TokenMode::Write, SERIAL));
+    let client = Arc::new(manager.mount().await);
+    for ino in [INO, OTHER] {
+        client.open(ino, RW).await.unwrap();
+    }
+    let first = client.clone();
+    let first = tokio::spawn(async move { first.link(INO, InodeNo::ROOT, b"first").await.unwrap() });
+    until("the first link is made", || manager.names.load(SeqCst) == 1).await;
+    client.link(INO, InodeNo::ROOT, b"second").await.unwrap();
+    manager.first_link.add_permits(1);
+    first.await.unwrap();
+    manager.recalls_other.store(true, SeqCst);
+    assert_eq!(client.getattr(INO).await.unwrap().nlink, 3);
+    assert!(!manager.told().is_empty(), "nothing was given up meanwhile");
 }
