@@ -71,6 +71,8 @@ impl Core {
             }
         }
         if file.flags.sync || file.flags.dsync {
+            // Its name is durable with it, also one that it was given since.
+            self.calls.told().await?;
             self.make_durable(inode, first, last, !file.flags.sync).await?;
         }
         Ok(done)

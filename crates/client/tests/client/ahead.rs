@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
-use client::{Client, Errno, SetAttrs, Tunables};
+use client::{Client, Errno, OpenFlags, SetAttrs, Tunables};
 use wire::mgr::{Attr, Change, FileKind, MgrRequest};
 
 fn ahead() -> Tunables {
@@ -322,6 +322,21 @@ async fn renames_follow_in_order() {
     rename(&client, (sub, "deep"), (top, "deep")).await.unwrap();
     assert_eq!(client.lookup(top, b"deep").await.unwrap().ino, deep);
     assert_eq!(world.manager.told().last().unwrap(), b"deep");
+}
+
+#[tokio::test]
+async fn a_synchronous_write_is_durable_with_the_name_that_the_file_has_by_then() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&world, &client).await;
+    let ino = make(&client, top, "a", FileKind::File).await.unwrap().ino;
+    let handle = client.open(ino, OpenFlags { dsync: true, ..RW }).await.unwrap();
+    client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+    world.manager.forget_told();
+    rename(&client, (top, "a"), (top, "b")).await.unwrap();
+    // In place: nothing that follows from it is told.
+    client.write(handle, 0, &vec![2; BLOCK as usize]).await.unwrap();
+    assert_eq!(world.manager.told(), [b"a>b"]);
 }
 
 #[tokio::test]
