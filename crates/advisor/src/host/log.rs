@@ -19,7 +19,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("rcu_stall", &["rcu_sched self-detected stall", "rcu: INFO: rcu_sched", "rcu_preempt detected stalls"]),
     ("mce", &["[Hardware Error]", "Machine check events logged"]),
     ("aer", &["AER: ", "PCIe Bus Error"]),
-    ("link_down", &["Link is Down", "link is down", "NIC Link is Down", "link down"]),
+    ("link_down", &["Link is Down", "link is down", "Link down", "link down"]),
     ("tx_timeout", &["transmit queue", "NETDEV WATCHDOG"]),
     ("tsc_unstable", &["Marking clocksource 'tsc' as unstable", "clocksource: timekeeping watchdog"]),
     ("throttled", &["clock throttled", "temperature above threshold"]),
@@ -33,7 +33,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("taint", &["module verification failed", "loading out-of-tree module"]),
 ];
 
-/// Whether a line is of this kind. Two kinds need all their words, or more than them.
+/// Whether a line is of this kind. Some kinds need all their words, or more than them.
 fn is(kind: &str, words: &[&str], line: &str) -> bool {
     match kind {
         "nvme_timeout" => words.iter().all(|word| line.contains(word)),
@@ -41,6 +41,8 @@ fn is(kind: &str, words: &[&str], line: &str) -> bool {
             words.iter().any(|word| line.contains(word))
                 && (!line.contains("XFS (") || line.contains("orruption"))
         }
+        // A port of a disk controller without a disk says so at each boot.
+        "link_down" => !line.contains("SATA link") && words.iter().any(|word| line.contains(word)),
         "tx_timeout" => line.contains("timed out") && words.iter().any(|word| line.contains(word)),
         _ => words.iter().any(|word| line.contains(word)),
     }
@@ -86,6 +88,7 @@ mod tests {
     fn lines_that_matter_are_counted() {
         let log = "[1.0] nvme nvme0: I/O 12 QID 3 timeout, aborting\n[1.1] nvme nvme0: Identify failed\n\
             [2.0] XFS (sda1): Mounting V5 Filesystem\n[3.0] XFS (sda1): Corruption detected. Unmount and run xfs_repair\n\
+            [3.1] mlx5_core 0000:81:00.0 ens1f0: Link down\n[3.2] ata3: SATA link down (SStatus 0 SControl 300)\n\
             [4.0] eth0: transmit queue 3 timed out 5000 ms\n\
             [5.0] nvme 0011:01:00.0: ibm,create-pe-dma-window(54) 10000 8000000 20000011 10 2a returned 0 (liobn = 0x70000011 starting addr = 8000000 0)\n\
             [6.0] nvme 0012:01:00.0: ibm,create-pe-dma-window(54) 10000 zz\n";
@@ -95,6 +98,7 @@ mod tests {
             (count("nvme_timeout"), count("fs_error"), count("tx_timeout"), count("oom")),
             (Some(1), Some(1), Some(1), None)
         );
+        assert_eq!(count("link_down"), Some(1));
         let window = |name: &str| facts.int(&format!("dma_window.0011:01:00/0.{name}"));
         assert_eq!((window("page"), window("size"), window("code")), (Some(65_536), Some(1 << 42), Some(0)));
         assert_eq!(facts.below("dma_window"), ["0011:01:00.0"]);
