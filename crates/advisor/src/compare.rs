@@ -37,7 +37,7 @@ const SET: [&str; 6] = ["rx_queues", "tx_queues", "rx_checksum", "tx_checksum", 
 
 /// Facts of one machine by nature: its disks, mounts, slots, limits of the one who asked.
 const OWN: &[&str] =
-    &["mount.", "pcie.", "slot.", "partition.", "limits.", "cgroup.", "probe.", "host.cmdline"];
+    &["fs.", "pcie.", "bridge.", "slot.", "partition.", "limits.", "cgroup.", "probe.", "host.cmdline"];
 
 /// Whether a fact differs from minute to minute, or always.
 pub fn is_volatile(path: &str) -> bool {
