@@ -1,7 +1,10 @@
 //! Rules that compute what an expression cannot say. Each is a plain function of facts; its row here names it for the
 //! catalogue, says what it looks at and which values it gives to the rule's texts.
 
-use crate::facts::{Facts, Path, Value};
+use crate::{
+    facts::{Facts, Path, Value},
+    topology,
+};
 
 /// What a code rule found: on which device, and values for the rule's texts.
 pub struct Hit {
@@ -51,30 +54,13 @@ pub fn find(name: &str) -> Option<CodeRule> {
     ALL.iter().find(|rule| rule.name == name).map(|rule| CodeRule { ..*rule })
 }
 
-/// How scattered a partition is over its memory nodes: of the CPUs and of the memory, the share that would have to move
-/// for all nodes that have any to have the same, in percent. 0 is even.
+/// Whether a machine is scattered over its memory nodes.
 fn numa_uneven(facts: &Facts) -> Vec<Hit> {
     let of = |pattern: &'static str| -> Vec<i64> {
         facts.matching(pattern).filter_map(|(_, fact)| fact.value.as_int()).filter(|n| *n > 0).collect()
     };
-    let (cpus, memory) = (of("numa.*.cpus"), of("numa.*.memory"));
-    if cpus.len() < 2 {
-        return Vec::new();
-    }
-    let share_out_of_place = |all: &[i64]| {
-        let sum: i128 = all.iter().map(|n| i128::from(*n)).sum();
-        let even = sum / all.len().max(1) as i128;
-        let over: i128 = all.iter().map(|n| (i128::from(*n) - even).max(0)).sum();
-        (over * 100).checked_div(sum).unwrap_or(0)
-    };
-    // Nodes with CPUs but without memory read and write all of it elsewhere.
-    let without_memory = (cpus.len().saturating_sub(memory.len()) * 100 / cpus.len()) as i128;
-    let memory_known = facts.matching("numa.*.memory").next().is_some();
-    let score = share_out_of_place(&cpus).max(if memory_known {
-        share_out_of_place(&memory).max(without_memory)
-    } else {
-        0
-    });
+    let cpus = of("numa.*.cpus");
+    let Some(score) = topology::scattered_percent(facts) else { return Vec::new() };
     if score < 5 {
         return Vec::new();
     }

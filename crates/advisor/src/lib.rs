@@ -26,6 +26,7 @@ mod settable;
 mod shaping;
 mod shell;
 mod together;
+mod topology;
 mod tuned;
 
 pub use catalogue::{Catalogue, CatalogueError};
@@ -35,3 +36,4 @@ pub use host::{Entries, Entry, Tree, host_facts, probe, program_output};
 pub use rank::{advise, assumed, tunables, worst};
 pub use rule::{Confidence, Gain, Role, Rule, Severity};
 pub use settable::Settable;
+pub use topology::topology;

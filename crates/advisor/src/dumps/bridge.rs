@@ -6,8 +6,12 @@ use std::collections::BTreeMap;
 use super::split::Document;
 use crate::{
     facts::{Facts, Origin, Path, Value},
-    host::pcie,
+    host::{bridges, pcie},
+    topology,
 };
+
+/// A table of more rings is none.
+const RINGS_MAX: usize = 4096;
 
 /// The facts of the machine that a dump is of.
 pub fn facts(doc: &Document) -> Facts {
@@ -21,6 +25,8 @@ pub fn facts(doc: &Document) -> Facts {
         }
     }
     members(doc, &mut facts);
+    rings(doc, &mut facts);
+    switches(doc, &mut facts);
     whole(&mut facts);
     facts
 }
@@ -81,8 +87,18 @@ fn of(words: &[&str], value: &str) -> Vec<(Path, Value)> {
             fact(Path::of(&["net", member, name]), value)
         }
         ["numa", "node", node, "cpus"] => {
-            let cpus = value.split_whitespace().filter(|cpu| cpu.parse::<u32>().is_ok()).count();
-            fact(Path::of(&["numa", node, "cpus"]), Some(Value::from(cpus)))
+            let cpus: Vec<u32> = value.split_whitespace().filter_map(|cpu| cpu.parse().ok()).collect();
+            let path = Path::of(&["numa", node]);
+            vec![
+                (path.join("cpus"), Value::from(cpus.len())),
+                (path.join("cpu_list"), Value::from(topology::ranges(&cpus))),
+            ]
+        }
+        ["numa", "distance", node] => {
+            let distances: Vec<u32> = value.split_whitespace().filter_map(|d| d.parse().ok()).collect();
+            let path = Path::of(&["numa", node]);
+            let farthest = distances.iter().max().map(|d| (path.join("distance"), Value::from(*d)));
+            farthest.into_iter().chain([(path.join("distances"), Value::from(distances))]).collect()
         }
         ["numa", "node", node, key @ ("size" | "free")] => {
             let bytes = value
@@ -95,7 +111,7 @@ fn of(words: &[&str], value: &str) -> Vec<(Path, Value)> {
         ["nvme", device, key] => nvme(device, key, value).into_iter().collect(),
         ["pci", address, key] => {
             let path = Path::of(&["pcie", address]);
-            let width = || value.trim_start_matches('x').parse::<u32>().ok().filter(|n| (1..=32).contains(n));
+            let width = || pcie::lanes(value.trim_start_matches('x'));
             let speed = || pcie::transfers(&format!("{value} GT/s"));
             match key {
                 "is-speed" => fact(path.join("speed_mts"), speed().map(Value::from)),
@@ -238,11 +254,86 @@ fn members(doc: &Document, facts: &mut Facts) {
     }
 }
 
+/// How the cards spread what they receive over their rings, of the rows of `ethtool -x`.
+fn rings(doc: &Document, facts: &mut Facts) {
+    for listing in doc.listings.iter().filter(|l| l.kind == "ethtool") {
+        let mut tables: BTreeMap<&str, (Vec<usize>, usize, u32)> = BTreeMap::new();
+        for entry in &listing.entries {
+            let words: Vec<&str> = entry.path.split('/').collect();
+            let ["linux", "ethtool", interface, "rss", key] = words[..] else { continue };
+            let (named, rings, line) = tables.entry(interface).or_default();
+            if key == "rings" {
+                *rings = entry.value.parse().ok().filter(|rings| *rings <= RINGS_MAX).unwrap_or(0);
+                *line = entry.line;
+            } else if key.starts_with("row-") {
+                named.extend(entry.value.split_whitespace().filter_map(|ring| ring.parse::<usize>().ok()));
+            }
+        }
+        for (interface, (named, rings, line)) in tables {
+            let mut times = vec![0u32; rings];
+            named.iter().for_each(|ring| times.get_mut(*ring).into_iter().for_each(|n| *n += 1));
+            let (Some(least), Some(most)) = (times.iter().min(), times.iter().max()) else { continue };
+            if named.is_empty() {
+                continue;
+            }
+            let path = Path::of(&["net", interface]);
+            let used = times.iter().filter(|n| **n > 0).count();
+            let of = [
+                ("rss_rings", Value::from(rings)),
+                ("rss_used", Value::from(used)),
+                ("rss_entries", Value::from(named.len())),
+                ("rss_least", Value::from(*least)),
+                ("rss_most", Value::from(*most)),
+            ];
+            for (name, value) in of {
+                facts.insert(path.join(name), value, Origin::at(&doc.name, line as usize));
+            }
+        }
+    }
+}
+
+/// What the links of cards carry, and switches above them: bridges of `lspci -vv` with the bus that begins below each.
+fn switches(doc: &Document, facts: &mut Facts) {
+    for path in facts.nodes("pcie.*") {
+        let of = |name: &str| facts.get(path.join(name).as_str());
+        if let (Some(speed), Some(width)) = (of("speed_mts"), of("width"))
+            && let (Some(mts), Some(lanes)) = (speed.value.as_int(), width.value.as_int())
+        {
+            let origin = width.origin.clone();
+            facts.insert(path.join("mbit"), pcie::mbit(mts, lanes), origin);
+        }
+    }
+    let mut devices = bridges::cards(facts, &[]);
+    let mut lines: BTreeMap<String, u32> = BTreeMap::new();
+    for entry in doc.listings.iter().filter(|l| l.kind == "lspci -vv").flat_map(|l| &l.entries) {
+        let words: Vec<&str> = entry.path.split('/').collect();
+        let (["pci", address, "secondary"], Ok(secondary)) =
+            (&words[..], u32::from_str_radix(&entry.value, 16))
+        else {
+            continue;
+        };
+        let mbit = facts.int(Path::of(&["pcie", address, "mbit"]).as_str());
+        lines.insert((*address).to_owned(), entry.line);
+        devices.push(bridges::Device { address: (*address).to_owned(), secondary: Some(secondary), mbit });
+    }
+    for switch in bridges::switches(&devices) {
+        let path = Path::of(&["bridge", &switch.address]);
+        let line = lines.get(&switch.address).copied().unwrap_or_default();
+        let origin = || Origin::at(&doc.name, line as usize);
+        facts.insert(path.join("mbit"), switch.mbit, origin());
+        facts.insert(path.join("below"), switch.below, origin());
+        facts.insert(path.join("below_mbit"), switch.below_mbit, origin());
+    }
+}
+
 /// What a host's reader computes of several facts.
 fn whole(facts: &mut Facts) {
     let nodes = facts.matching("numa.*.cpus").map(|(_, fact)| fact.origin.clone()).collect::<Vec<_>>();
     if let Some(origin) = nodes.first() {
         facts.insert("numa_nodes.count", nodes.len(), origin.clone());
+        if let Some(score) = topology::scattered_percent(facts) {
+            facts.insert("numa_nodes.scattered_percent", score, origin.clone());
+        }
     }
     for port in facts.nodes("net.*") {
         let of = |name: &str| facts.get(port.join(name).as_str()).cloned();

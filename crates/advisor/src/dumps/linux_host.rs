@@ -103,6 +103,11 @@ fn pci(r: &mut Reader, line: &str) -> Taken {
         }
         return Taken::Read;
     }
+    // Of a bridge: `Bus: primary=10, secondary=11, subordinate=14, sec-latency=0`.
+    if let Some(secondary) = text.strip_prefix("Bus:").and_then(|rest| values(rest, "secondary=")) {
+        r.entry(&["pci", &address, "secondary"], &secondary);
+        return Taken::Read;
+    }
     if let Some(node) = text.strip_prefix("NUMA node:") {
         r.entry(&["pci", &address, "numa"], node);
         return Taken::Read;

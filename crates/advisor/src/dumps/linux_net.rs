@@ -12,7 +12,7 @@ pub(super) const PARSERS: [Parser; 6] = [
         kind: "ethtool",
         title: Title::Often,
         system: "Linux",
-        starts: |w| ethtool_head(w.first()).is_some(),
+        starts: |w| ethtool_head(w.first()).is_some() || rss_head(w.first()).is_some(),
         line: ethtool,
     },
     Parser {
@@ -194,13 +194,52 @@ fn ethtool_head(line: &str) -> Option<(&'static str, String)> {
     })
 }
 
+/// `RX flow hash indirection table for eth0 with 8 RX ring(s):`: the interface and the rings.
+fn rss_head(line: &str) -> Option<(&str, &str)> {
+    let rest = line.trim().strip_prefix("RX flow hash indirection table for ")?;
+    let (name, rings) = rest.split_once(" with ")?;
+    Some((name, rings.strip_suffix(" RX ring(s):")?)).filter(|(name, _)| !name.contains(' '))
+}
+
+/// `ethtool -x`: rows of rings behind their first place, then the key and the function of the hash.
+fn rss(r: &mut Reader, text: &str) -> Taken {
+    let interface = r.subject().to_owned();
+    if ["RSS hash key:", "RSS hash function:"].contains(&text) {
+        text.clone_into(&mut r.key);
+        return Taken::Ignored("section");
+    }
+    match text.split_once(':') {
+        _ if r.key == "RSS hash key:" => return Taken::Ignored("hash key"),
+        Some((place, rings)) if place.trim().parse::<u32>().is_ok() => {
+            r.entry(&["linux", "ethtool", &interface, "rss", &format!("row-{}", place.trim())], rings);
+        }
+        Some((function, on)) if r.key == "RSS hash function:" => {
+            if on.trim() == "on" {
+                r.entry(&["linux", "ethtool", &interface, "rss", "hash"], function);
+            }
+        }
+        _ => return Taken::No,
+    }
+    Taken::Read
+}
+
 fn ethtool(r: &mut Reader, line: &str) -> Taken {
     let text = line.trim();
+    if let Some((name, rings)) = rss_head(text) {
+        "rss".clone_into(&mut r.scope);
+        r.listing.subject = Some(name.to_owned());
+        r.key.clear();
+        r.entry(&["linux", "ethtool", name, "rss", "rings"], rings);
+        return Taken::Read;
+    }
     if let Some((table, name)) = ethtool_head(text) {
         table.clone_into(&mut r.scope);
         r.listing.subject = Some(name);
         r.key.clear();
         return Taken::Read;
+    }
+    if r.scope == "rss" {
+        return rss(r, text);
     }
     match text {
         "Pre-set maximums:" => "max-".clone_into(&mut r.key),

@@ -22,6 +22,9 @@ const QUEUE: &[&str] = &[
     "io_timeout",
 ];
 
+/// Volumes on volumes are followed so far.
+const LAYERS_MAX: usize = 8;
+
 pub(super) fn read(r: &mut Reader<'_>) {
     for name in r.tree.names("sys/block") {
         if !["loop", "ram", "zram", "sr", "fd", "nbd"].iter().any(|kind| is_numbered(&name, kind)) {
@@ -131,6 +134,44 @@ fn controller(r: &mut Reader<'_>, name: &str) {
     }
 }
 
+/// The array of `md` that a file system stands on, and its geometry: what it wants at least and best, in bytes.
+fn stripes(r: &mut Reader<'_>, path: &Path, source: &str) {
+    let Some(array) = source.strip_prefix("/dev/").and_then(|name| array_below(r, name, LAYERS_MAX)) else {
+        return;
+    };
+    let of = |name: &str| r.facts.int(Path::of(&["block", &array, name]).as_str());
+    let striped = r.facts.text(Path::of(&["md", &array, "level"]).as_str());
+    let striped =
+        striped.is_some_and(|level| ["raid0", "raid4", "raid5", "raid6", "raid10"].contains(&level));
+    if let (true, Some(chunk), Some(stripe)) = (striped, of("minimum_io_size"), of("optimal_io_size")) {
+        let queue = format!("sys/block/{array}/queue");
+        r.put(path.join("array_chunk"), chunk, &format!("{queue}/minimum_io_size"));
+        r.put(path.join("array_stripe"), stripe, &format!("{queue}/optimal_io_size"));
+        r.put(path.join("array"), array, "sys/block");
+    }
+}
+
+/// The array by this name below `/dev`, or below this partition or mapped volume. A volume over several devices has no single one.
+fn array_below(r: &Reader<'_>, name: &str, layers: usize) -> Option<String> {
+    if is_numbered(name, "md") {
+        return Some(name.to_owned());
+    }
+    let layers = layers.checked_sub(1)?;
+    let disks = r.facts.below("block");
+    if let Some(volume) = name.strip_prefix("mapper/") {
+        let is = |dm: &&String| r.tree.text(&format!("sys/block/{dm}/dm/name")).as_deref() == Some(volume);
+        let dm = disks.iter().filter(|disk| is_numbered(disk, "dm-")).find(is)?;
+        return array_below(r, dm, layers);
+    }
+    if is_numbered(name, "dm-") {
+        let below = r.tree.names(&format!("sys/block/{name}/slaves"));
+        let [one] = &below[..] else { return None };
+        return array_below(r, one, layers);
+    }
+    let disk = r.facts.text(Path::of(&["partition", name, "disk"]).as_str())?;
+    array_below(r, disk, layers)
+}
+
 /// Mounted file systems that stand on devices or come over a network: `source point type options 0 0`. They are
 /// numbered, because their names may hold anything.
 fn mounts(r: &mut Reader<'_>) {
@@ -160,6 +201,7 @@ fn mounts(r: &mut Reader<'_>) {
             r.facts.insert(path.join("option").join(name), Value::parse(value), origin.clone());
         }
         r.facts.insert(path.join("options"), options, origin);
+        stripes(r, &path, source);
         if local && let Some([size, free, inodes, free_inodes]) = r.tree.fill(&point) {
             r.facts.insert(path.join("size"), size, Origin::of("statvfs(2)"));
             for (name, all, free) in [("full_percent", size, free), ("inodes_percent", inodes, free_inodes)] {

@@ -18,7 +18,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
     let physical = r.facts.matching("net.*.physical").filter(|(_, fact)| fact.value.as_bool() == Some(true));
     let ports: Vec<String> = physical.filter_map(|(path, _)| path.names().nth(1)).map(named).collect();
     for port in ports.iter().take(DEVICES_MAX) {
-        ["-g", "-k", "-c", "-l", "-a"].iter().for_each(|table| ethtool(r, table, port));
+        ["-g", "-k", "-c", "-l", "-a", "-x"].iter().for_each(|table| ethtool(r, table, port));
     }
     let disks: Vec<String> = r.facts.below("block");
     let disks = disks.iter().filter(|disk| disk.starts_with("sd") || disk.starts_with("nvme"));

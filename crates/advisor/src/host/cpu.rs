@@ -1,7 +1,10 @@
 //! CPUs and their placement: governor, SMT, NUMA nodes, isolation, frequency limits, time stolen by a hypervisor.
 
 use super::reader::{Reader, count, cpu_list, flag, meminfo, word};
-use crate::facts::{Path, Value};
+use crate::{
+    facts::{Path, Value},
+    topology,
+};
 
 const CPU: &str = "sys/devices/system/cpu";
 
@@ -71,7 +74,7 @@ fn each_cpu(r: &mut Reader<'_>) {
     }
 }
 
-/// Memory nodes: their CPUs, memory, and how far the farthest other is (10 is local).
+/// Memory nodes: their CPUs, memory, and how far each other is (10 is local).
 fn nodes(r: &mut Reader<'_>) {
     let dir = "sys/devices/system/node";
     let mut number = 0;
@@ -81,11 +84,15 @@ fn nodes(r: &mut Reader<'_>) {
         let path = Path::of(&["numa", &id.to_string()]);
         let node = format!("{dir}/{name}");
         r.file(path.join("cpus"), &format!("{node}/cpulist"), |t| Some(Value::from(cpu_list(t)?.len())));
+        r.file(path.join("cpu_list"), &format!("{node}/cpulist"), |t| {
+            Some(Value::from(topology::ranges(&cpu_list(t)?)))
+        });
         r.file(path.join("memory"), &format!("{node}/meminfo"), |t| meminfo(t, "MemTotal").map(Value::from));
         r.file(path.join("free"), &format!("{node}/meminfo"), |t| meminfo(t, "MemFree").map(Value::from));
         r.file(path.join("distance"), &format!("{node}/distance"), |t| {
-            t.split_whitespace().filter_map(|d| d.parse::<u32>().ok()).max().map(Value::from)
+            distances(t).into_iter().max().map(Value::from)
         });
+        r.file(path.join("distances"), &format!("{node}/distance"), |t| Some(Value::from(distances(t))));
         let counters = r.tree.text(&format!("{node}/numastat")).unwrap_or_default();
         for (key, value) in counters.lines().filter_map(|line| line.split_once(' ')) {
             if ["numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node"]
@@ -99,6 +106,14 @@ fn nodes(r: &mut Reader<'_>) {
     if number > 0 {
         r.put("numa_nodes.count", number as u32, dir);
     }
+    if let Some(score) = topology::scattered_percent(&r.facts) {
+        r.put("numa_nodes.scattered_percent", score, dir);
+    }
+}
+
+/// From a node to each, itself among them.
+fn distances(text: &str) -> Vec<u32> {
+    text.split_whitespace().filter_map(|d| d.parse().ok()).collect()
 }
 
 /// Shares of all CPU time since boot, in percent, and the ticks that they are of.

@@ -2,6 +2,7 @@
 //! facts for what it can see and none for what it cannot. Garbage is no fact and never a panic.
 
 mod block;
+pub(crate) mod bridges;
 mod commands;
 mod counters;
 mod cpu;
@@ -23,6 +24,7 @@ pub use manager::Manager;
 pub(crate) use net::STATISTICS as NET_STATISTICS;
 pub use probe::probe;
 pub use program::output as program_output;
+pub(crate) use reader::cpu_list;
 pub(crate) use shaper::{UNSHAPED, shaper_of};
 pub(crate) use system::runs;
 pub(crate) use tree::is_live;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    bridges,
     manager::Manager,
     pcie,
     reader::{Reader, count, cpu_list, flag, word},
@@ -58,6 +59,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
         }
     }
     pcie::slots(r, &ports);
+    bridges::read(r, &ports);
     subnets(r);
     for name in r.tree.names("proc/net/bonding") {
         bond(r, &name);

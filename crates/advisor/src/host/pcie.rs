@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::reader::{Reader, count, flag, word};
 use crate::facts::{Path, Value};
 
-const DEVICES: &str = "sys/bus/pci/devices";
+pub(super) const DEVICES: &str = "sys/bus/pci/devices";
 
 pub(super) fn read(r: &mut Reader<'_>) {
     for address in r.tree.names(DEVICES) {
@@ -24,11 +24,8 @@ pub(super) fn read(r: &mut Reader<'_>) {
         for (name, file) in [("speed_mts", "current_link_speed"), ("speed_mts_max", "max_link_speed")] {
             r.file(path.join(name), &format!("{dir}/{file}"), |t| transfers(t).map(Value::from));
         }
-        // 255 is "not known".
         for (name, file) in [("width", "current_link_width"), ("width_max", "max_link_width")] {
-            r.file(path.join(name), &format!("{dir}/{file}"), |t| {
-                t.parse::<u32>().ok().filter(|n| (1..=32).contains(n)).map(Value::from)
-            });
+            r.file(path.join(name), &format!("{dir}/{file}"), |t| lanes(t).map(Value::from));
         }
         r.file(path.join("numa_node"), &format!("{dir}/numa_node"), count);
         r.file(path.join("power"), &format!("{dir}/power/control"), word);
@@ -81,8 +78,13 @@ pub(crate) fn transfers(text: &str) -> Option<u32> {
     whole.checked_mul(1000)?.checked_add(tenths * 100).filter(|n| *n > 0)
 }
 
+/// How many lanes a link has; 0 and 255 are "not known".
+pub(crate) fn lanes(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| (1..=32).contains(n))
+}
+
 /// What a link carries in Mbit/s, after its line code (8b/10b up to 5 GT/s, then 128b/130b) and before packet headers.
-fn mbit(speed_mts: i64, width: i64) -> i64 {
+pub(crate) fn mbit(speed_mts: i64, width: i64) -> i64 {
     let raw = speed_mts.saturating_mul(width);
     if speed_mts <= 5000 { raw / 10 * 8 } else { raw.saturating_mul(128) / 130 }
 }

@@ -57,7 +57,7 @@ pub(super) fn chosen(text: &str) -> Option<Value> {
 }
 
 /// The CPUs of a list such as `0-3,8`; none if it is no such list. At most 65,536 of them.
-pub(super) fn cpu_list(list: &str) -> Option<Vec<u32>> {
+pub(crate) fn cpu_list(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
