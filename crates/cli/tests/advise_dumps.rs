@@ -116,3 +116,41 @@ fn settings_of_scale() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("mmlsconfig"), "{refused:?}");
 }
+
+/// What `gpfs.snap` leaves, unpacked: the parts of one node are one setup, whatever their files are called.
+#[test]
+fn a_directory_of_gpfs_snap() {
+    let snap = tempfile::tempdir().unwrap();
+    let node = snap.path().join("gpfs.snap.io1_master_1126100000.out");
+    let from =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../advisor/tests/snap").join(node.file_name().unwrap());
+    for dir in ["", "linux"] {
+        std::fs::create_dir_all(node.join(dir)).unwrap();
+        for entry in std::fs::read_dir(from.join(dir)).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), node.join(dir).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    // A part that is no text.
+    std::fs::write(node.join("internaldump"), [0u8, 159, 146, 150, 10, 0, 255].repeat(99)).unwrap();
+    let all = advise(&[snap.path().to_str().unwrap()], b"");
+    let said = text(&all);
+    assert_eq!(said.lines().filter(|line| line.contains(" lines: ")).count(), 1, "{said}");
+    // Of two files each, with both their lines.
+    for part in [
+        "(scale-block-above-max)",
+        "mmlsconfig:6, mmlsfs.work:6",
+        "1 connections with 5 nodes",
+        "pcie-switch-shared",
+        "nic-rss-leaves-rings-out",
+        "tcp-no-sack",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!said.contains("text-form"), "{said}");
+    // Named by themselves they are judged by themselves.
+    let [one, other] = ["mmlsconfig", "mmlsfs.work"].map(|name| node.join(name).to_str().unwrap().to_owned());
+    let said = text(&advise(&[&one, &other], b""));
+    assert!(!said.contains("scale-block-above-max"), "{said}");
+}

@@ -32,5 +32,5 @@ pub use judge::{ROWS, Row, Verdict, judge, judge_for};
 pub use listing::{Entry, Fate, Listing};
 pub use run_book::{RunBook, Step, run_books};
 pub(crate) use split::output;
-pub use split::{Document, document};
+pub use split::{Document, Part, document};
 pub use view::Judgement;

@@ -1,6 +1,8 @@
 //! Finds the listings inside an input: a single command's output, a whole configuration, or an article with listings between
 //! its sentences. What belongs to no listing is read for what it states, or counted as not understood.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
 use super::{
@@ -34,15 +36,82 @@ pub struct Document {
     /// Lines read into values.
     pub read: usize,
     /// Lines passed over, by reason.
-    pub ignored: std::collections::BTreeMap<&'static str, usize>,
+    pub ignored: BTreeMap<&'static str, usize>,
     /// All its lines.
     pub lines: usize,
+    /// The files that it was put together from, and the line at which each begins; none for an input of one file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+}
+
+/// A file of an input that was put together from several.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Its first line among those of all.
+    pub first: u32,
 }
 
 impl Document {
     /// Every entry: listings first, statements behind them.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.listings.iter().flat_map(|listing| &listing.entries).chain(&self.statements)
+    }
+    /// Where a line stands: its file, where there are several, and the line there.
+    pub fn place(&self, line: u32) -> (Option<&str>, u32) {
+        match self.parts.iter().rev().find(|part| part.first <= line) {
+            Some(part) => (Some(&part.name), line - part.first + 1),
+            None => (None, line),
+        }
+    }
+    /// Files of one machine as one input: what stands in one of them is held against what stands in another.
+    #[must_use]
+    pub fn together(name: &str, files: Vec<Document>) -> Document {
+        let mut all = Document {
+            name: name.to_owned(),
+            listings: Vec::new(),
+            statements: Vec::new(),
+            unknown: Vec::new(),
+            read: 0,
+            ignored: BTreeMap::new(),
+            lines: 0,
+            parts: Vec::new(),
+        };
+        for mut file in files {
+            let before = u32::try_from(all.lines).unwrap_or(u32::MAX);
+            let moved = |line: &mut u32| *line = line.saturating_add(before);
+            for listing in &mut file.listings {
+                moved(&mut listing.first);
+                moved(&mut listing.last);
+                listing.entries.iter_mut().for_each(|entry| moved(&mut entry.line));
+            }
+            if file.listings.is_empty() {
+                // A trace or an image is no text that was spoilt.
+                file.statements.retain(|entry| !entry.path.starts_with("text/"));
+            }
+            file.statements.iter_mut().for_each(|entry| moved(&mut entry.line));
+            file.unknown.iter_mut().for_each(|(line, _)| moved(line));
+            all.parts.push(Part { name: file.name, first: before.saturating_add(1) });
+            all.listings.extend(file.listings);
+            all.statements.extend(file.statements);
+            all.unknown.extend(file.unknown);
+            all.read += file.read;
+            all.lines += file.lines;
+            file.ignored.into_iter().for_each(|(reason, n)| *all.ignored.entry(reason).or_insert(0) += n);
+        }
+        all
+    }
+    /// Whether these files are what `gpfs.snap` gathers of one node: outputs of several of Storage Scale's commands, each in a
+    /// file of its own, and each once.
+    pub fn are_of_one_snap(files: &[&Document]) -> bool {
+        let of = |file: &&Document| {
+            let scale = file.listings.iter().filter(|listing| listing.system == "Scale");
+            scale.map(|listing| listing.kind).collect::<BTreeSet<_>>()
+        };
+        let kinds: Vec<_> = files.iter().map(of).filter(|kinds| !kinds.is_empty()).collect();
+        let all: BTreeSet<&str> = kinds.iter().flatten().copied().collect();
+        kinds.len() > 1 && all.len() == kinds.iter().map(BTreeSet::len).sum::<usize>()
     }
 }
 
@@ -163,7 +232,7 @@ fn finish(
     if text.cut {
         statements.push(odd("cut", "16 MiB"));
     }
-    let mut ignored = std::collections::BTreeMap::new();
+    let mut ignored = BTreeMap::new();
     let mut unknown = Vec::new();
     for (at, fate) in fates.iter().enumerate() {
         match fate {
@@ -175,5 +244,14 @@ fn finish(
         }
     }
     let read = fates.iter().filter(|fate| **fate == Fate::Read).count();
-    Document { name: name.to_owned(), listings, statements, unknown, read, ignored, lines: fates.len() }
+    Document {
+        name: name.to_owned(),
+        listings,
+        statements,
+        unknown,
+        read,
+        ignored,
+        lines: fates.len(),
+        parts: Vec::new(),
+    }
 }

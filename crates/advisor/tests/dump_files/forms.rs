@@ -172,3 +172,45 @@ fn large_inputs_are_bounded() {
         assert!(judge(&doc).len() < 20_000 && doc.listings.len() < 10_000);
     }
 }
+
+/// Lines of files that were put together keep their places, and each part is counted.
+#[test]
+fn files_of_one_machine_are_read_together() {
+    let files = || DUMPS.iter().map(|(name, text)| document(name, text.as_bytes())).collect::<Vec<_>>();
+    let together = Document::together("all", files());
+    assert_eq!(together.lines, files().iter().map(|file| file.lines).sum::<usize>());
+    assert_eq!(
+        together.read + together.ignored.values().sum::<usize>() + together.unknown.len(),
+        together.lines
+    );
+    let places = together.listings.iter().map(|listing| together.place(listing.first));
+    let alone: Vec<(String, u32)> =
+        files().iter().flat_map(|f| f.listings.iter().map(|l| (f.name.clone(), l.first))).collect();
+    assert_eq!(places.map(|(name, line)| (name.unwrap().to_owned(), line)).collect::<Vec<_>>(), alone);
+    assert_eq!(files()[0].place(3), (None, 3));
+    // Scale's outputs in one file, or one of them twice, are not the parts of a snap.
+    let scale = [b"=== mmdiag: config ===\n ! workerThreads 1024\n".as_slice(), DUMPS[3].1.as_bytes()];
+    let [config, all] = scale.map(|text| document("x", text));
+    for (files, expected) in
+        [(vec![&all], false), (vec![&config, &config], false), (vec![&config, &all], false)]
+    {
+        assert_eq!(Document::are_of_one_snap(&files), expected);
+    }
+}
+
+/// What `ethtool -x` prints, with the key of its hash passed over.
+#[test]
+fn tables_of_receive_rings() {
+    let text = "RX flow hash indirection table for ens1f0 with 4 RX ring(s):\n    0:      0     1     2     0     1     2     0     1\n\
+        \x20   8:      0     1     2     0     1     2     0     1\nRSS hash key:\n6d:5a:56\nRSS hash function:\n    toeplitz: on\n    xor: off\n";
+    let doc = document("x", text.as_bytes());
+    assert_eq!((doc.unknown.len(), value(&doc, "linux/ethtool/ens1f0/rss/hash").0), (0, "toeplitz"));
+    let facts = dumps::facts(&doc);
+    let of = |name: &str| facts.int(&format!("net.ens1f0.rss_{name}"));
+    assert_eq!(
+        [of("rings"), of("used"), of("entries"), of("least"), of("most")],
+        [Some(4), Some(3), Some(16), Some(0), Some(6)]
+    );
+    let none = "RX flow hash indirection table for e with 99999999999 RX ring(s):\n    0:  0  1\nRSS hash key:\nOperation not supported\n";
+    assert!(dumps::facts(&document("x", none.as_bytes())).is_empty());
+}

@@ -18,6 +18,7 @@ Examples:
   ropewalk advise --cluster                      all machines of a cluster, and the odd one out
   ropewalk advise --probe n2                     also the size of packets on the way to n2
   ropewalk advise --over 10s                     drops, errors and waits of ten seconds, as rates
+  ropewalk advise facts numa                     what it sees, with where that stood
   ropewalk advise --html host.html               one page of it, to be sent or printed
   ropewalk advise collect > host.tar             what it reads of this machine, for elsewhere
   ropewalk advise host.tar                       the same report there
@@ -103,6 +104,25 @@ pub enum AdviseCommand {
         /// For scripts
         #[arg(long)]
         json: bool,
+    },
+    /// What is seen: each fact with its value and where it stood
+    #[command(
+        after_help = "Examples:\n  ropewalk advise facts numa\n  ropewalk advise facts rss --from host.tar"
+    )]
+    Facts {
+        /// Only facts with this in their name, from the beginning of a word on
+        name: Option<String>,
+        #[command(flatten)]
+        seen: Seen,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Memory nodes with their CPUs and distances, as numactl -H shows them, and how scattered the machine is over them
+    #[command(after_help = "Example:\n  ropewalk advise topology")]
+    Topology {
+        #[command(flatten)]
+        seen: Seen,
     },
     /// Pack what the advisor reads of this machine into one archive, on stdout
     #[command(after_help = "Example:\n  ropewalk advise collect > host.tar")]
@@ -200,6 +220,17 @@ pub enum AdviseCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Of which machine.
+#[derive(Args)]
+pub struct Seen {
+    /// Of an archive of `advise collect`, a directory with a copy of /proc and /sys, or a dump, instead of this machine
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub from: Option<PathBuf>,
+    /// Read this tree instead of /
+    #[arg(long, default_value = "/", conflicts_with = "from", value_hint = ValueHint::DirPath)]
+    pub root: PathBuf,
 }
 
 /// What is measured, and on what.

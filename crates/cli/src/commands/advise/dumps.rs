@@ -55,20 +55,24 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
     if let Some(host) = inputs.iter().find(|path| is_host(path)) {
         bail!("{} is of a whole machine: advise on it alone, and on dumps apart from it", host.display());
     }
-    let (mut judged, mut unread) = (Vec::new(), Vec::new());
+    let (mut docs, mut unread) = (Vec::new(), Vec::new());
     for path in files(inputs)? {
-        let bytes = match bytes(&path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                unread.push(format!("{error:#}"));
-                continue;
+        match bytes(&path) {
+            Ok(bytes) => {
+                let doc = document(&output::visible(&path.to_string_lossy()), &bytes);
+                docs.push((path, doc));
             }
-        };
-        let doc = document(&output::visible(&path.to_string_lossy()), &bytes);
-        let verdicts = judge_for(&doc, args.machine.context.role);
-        let books = run_books(&doc, &verdicts);
-        judged.push(Judged { doc, verdicts, books });
+            Err(error) => unread.push(format!("{error:#}")),
+        }
     }
+    let judged: Vec<Judged> = of_one_machine(inputs, docs)
+        .into_iter()
+        .map(|doc| {
+            let verdicts = judge_for(&doc, args.machine.context.role);
+            let books = run_books(&doc, &verdicts);
+            Judged { doc, verdicts, books }
+        })
+        .collect();
     ensure!(!judged.is_empty() || !unread.is_empty(), "there is no file in {}", named(inputs));
     if !judged.is_empty() {
         show(args, &judged)?;
@@ -81,6 +85,34 @@ pub fn advise(args: &Advise) -> Result<Option<Severity>> {
         unread.join("; ")
     );
     Ok(worst(&judged))
+}
+
+/// What a directory holds that `gpfs.snap` left is one input; all other files each by itself.
+fn of_one_machine(inputs: &[PathBuf], docs: Vec<(PathBuf, Document)>) -> Vec<Document> {
+    let mut dirs: BTreeMap<PathBuf, Vec<&Document>> = BTreeMap::new();
+    for (path, doc) in &docs {
+        // What was named by itself is judged by itself.
+        if let Some(dir) = path.parent().filter(|_| !inputs.contains(path)) {
+            dirs.entry(dir.to_owned()).or_default().push(doc);
+        }
+    }
+    dirs.retain(|_, docs| Document::are_of_one_snap(docs));
+    let snaps: Vec<PathBuf> = dirs.into_keys().collect();
+    let mut all: Vec<(Option<&PathBuf>, Vec<Document>)> = Vec::new();
+    for (path, doc) in docs {
+        // Of a node in a node's directory the inner one.
+        let of = |snap: &&PathBuf| !inputs.contains(&path) && path.starts_with(snap);
+        let snap = snaps.iter().filter(of).max_by_key(|snap| snap.components().count());
+        match all.iter_mut().find(|(other, _)| snap.is_some() && *other == snap) {
+            Some((_, docs)) => docs.push(doc),
+            None => all.push((snap, vec![doc])),
+        }
+    }
+    let one = |(snap, docs): (Option<&PathBuf>, Vec<Document>)| match snap {
+        Some(dir) => vec![Document::together(&output::visible(&dir.to_string_lossy()), docs)],
+        None => docs,
+    };
+    all.into_iter().flat_map(one).collect()
 }
 
 fn named(inputs: &[PathBuf]) -> String {
@@ -114,7 +146,7 @@ fn section(input: &Judged, all: bool) -> Section {
     let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
     let mut items: Vec<Item> = Vec::new();
     for verdict in bad {
-        let seen = format!("{}{}", verdict.judgement.what, lines_of(verdict, all));
+        let seen = format!("{}{}", verdict.judgement.what, lines_of(&input.doc, verdict, all));
         if let Some(item) = items.iter_mut().find(|item| item.rule == verdict.judgement.rule) {
             item.seen.push(seen);
             continue;
@@ -133,7 +165,7 @@ fn section(input: &Judged, all: bool) -> Section {
             ],
         });
     }
-    let good = good.iter().map(|v| format!("{}{}", v.judgement.what, lines_of(v, all))).collect();
+    let good = good.iter().map(|v| format!("{}{}", v.judgement.what, lines_of(&input.doc, v, all))).collect();
     let (name, systems, books) = (input.doc.name.clone(), systems(&input.doc, all), input.books.clone());
     Section { name, systems, items, good, books }
 }
@@ -156,6 +188,12 @@ pub fn is_host(path: &Path) -> bool {
     let mut head = [0; 262];
     let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
     read.is_ok() && head.ends_with(b"ustar")
+}
+
+/// What a dump says of the machine that it is of.
+pub fn facts(path: &Path) -> Result<advisor::Facts> {
+    let doc = document(&output::visible(&path.to_string_lossy()), &bytes(path)?);
+    Ok(advisor::dumps::facts(&doc))
 }
 
 /// Prints what a rule for dumps says; false if there is none of this name.
@@ -257,22 +295,22 @@ fn print(input: &Judged, all: bool) {
     let of_rule =
         |rule: &str| bad.iter().copied().filter(|v| v.judgement.rule == rule).collect::<Vec<&Verdict>>();
     let in_full = if all { rules.len() } else { IN_FULL };
-    rules.iter().take(in_full).for_each(|rule| findings_of_rule(&of_rule(rule), all));
+    rules.iter().take(in_full).for_each(|rule| findings_of_rule(doc, &of_rule(rule), all));
     if let Some(rest) = rules.get(in_full..).filter(|rest| !rest.is_empty()) {
         output::line(format!("  {} more, with reason and advice by --all:", rest.len()));
-        rest.iter().for_each(|rule| in_a_line(&of_rule(rule)));
+        rest.iter().for_each(|rule| in_a_line(doc, &of_rule(rule)));
     }
     if bad.is_empty() {
         output::line("  no rule applies");
     }
     output::line(format!("\nIn order: {}", good.len()));
     for verdict in good {
-        paragraph(2, 4, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+        paragraph(2, 4, &format!("{}{}", verdict.judgement.what, lines_of(&input.doc, verdict, all)));
     }
     run_book_text(&input.books, all);
     if all && !doc.unknown.is_empty() {
         output::line("\nNot understood");
-        doc.unknown.iter().for_each(|(line, text)| output::line(format!("  {line}: {text}")));
+        doc.unknown.iter().for_each(|(line, text)| output::line(format!("  {}: {text}", place(doc, *line))));
     }
     if all {
         output::line("\nPassed over");
@@ -296,10 +334,11 @@ fn systems(doc: &Document, all: bool) -> Vec<String> {
     for listing in doc.listings.iter().filter(|l| l.system != "any" || all || l.kind != "commands") {
         let of = listing.subject.as_deref().filter(|s| !listing.kind.ends_with(s));
         let of = of.map(|s| format!(" of {s}")).unwrap_or_default();
+        let (first, last) = (place(doc, listing.first), doc.place(listing.last).1);
         let lines = if listing.first == listing.last {
-            format!("line {}", listing.first)
+            format!("line {first}")
         } else {
-            format!("lines {}-{}", listing.first, listing.last)
+            format!("lines {first}-{last}")
         };
         listings.entry(listing.system).or_default().push(format!(
             "{}{of} ({lines}, {} values)",
@@ -316,25 +355,26 @@ fn systems(doc: &Document, all: bool) -> Vec<String> {
 }
 
 /// Findings of one rule in short: what was seen first, and how often.
-fn in_a_line(of_rule: &[&Verdict]) {
+fn in_a_line(doc: &Document, of_rule: &[&Verdict]) {
     let Some(first) = of_rule.first() else { return };
     let times = if of_rule.len() > 1 { format!("; {} times in all", of_rule.len()) } else { String::new() };
     // A bare value does not say what is wrong with it.
     let bare = first.judgement.what.split_once(" = ").is_some_and(|(_, value)| !value.contains(' '));
     let title = if bare { format!("{}: ", first.title) } else { String::new() };
-    let what = format!("{title}{}{}{times}", first.judgement.what, lines_of(first, false));
+    let what = format!("{title}{}{}{times}", first.judgement.what, lines_of(doc, first, false));
     paragraph(4, 6, &format!("{}: {what} ({})", severity(first.severity), first.judgement.rule));
 }
 
 /// Findings of one rule: what it means once, what was seen each time.
-fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
+fn findings_of_rule(doc: &Document, of_rule: &[&Verdict], all: bool) {
     let Some(first) = of_rule.first() else { return };
     paragraph(2, 4, &format!("{}: {} ({})", severity(first.severity), first.title, first.judgement.rule));
     for verdict in of_rule {
-        paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+        paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(doc, verdict, all)));
         if all {
             let evidence = verdict.judgement.evidence.iter();
-            evidence.for_each(|(line, text)| output::line(format!("        line {line}: {text}")));
+            evidence
+                .for_each(|(line, text)| output::line(format!("        line {}: {text}", place(doc, *line))));
         }
     }
     paragraph(6, 11, &format!("why: {}", first.why));
@@ -346,18 +386,25 @@ fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
     }
 }
 
-/// ` [lines 3, 17]`.
-fn lines_of(verdict: &Verdict, all: bool) -> String {
+/// ` [lines 3, 17]`, or ` [lines mmlsconfig:3, mmlsfs:17]`.
+fn lines_of(doc: &Document, verdict: &Verdict, all: bool) -> String {
     let mut lines: Vec<u32> = verdict.judgement.evidence.iter().map(|(line, _)| *line).collect();
     lines.dedup();
     let shown = if all { lines.len() } else { lines.len().min(LINES_SHOWN) };
-    let text: Vec<String> = lines[..shown].iter().map(u32::to_string).collect();
+    let text: Vec<String> = lines[..shown].iter().map(|line| place(doc, *line)).collect();
     let more = if shown < lines.len() { format!(" and {} more", lines.len() - shown) } else { String::new() };
     match lines.len() {
         0 => String::new(),
         1 => format!(" [line {}]", text[0]),
         _ => format!(" [lines {}{more}]", text.join(", ")),
     }
+}
+
+/// A line's number, behind its file's name where there are several.
+fn place(doc: &Document, line: u32) -> String {
+    let (file, line) = doc.place(line);
+    let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
+    name.map_or_else(|| line.to_string(), |name| format!("{name}:{line}"))
 }
 
 fn run_book_text(books: &[RunBook], all: bool) {

@@ -10,6 +10,7 @@ mod machine;
 mod measure;
 mod over;
 mod rules;
+mod seen;
 mod text;
 
 use std::{
@@ -49,6 +50,8 @@ pub fn advise(args: &Advise) -> Result<()> {
         },
         Some(AdviseCommand::Explain { name }) => rules::explain(name),
         Some(AdviseCommand::Rules { assumptions, json }) => rules::rules(*assumptions, *json),
+        Some(AdviseCommand::Facts { name, seen, json }) => seen::facts(name.as_deref(), seen, *json),
+        Some(AdviseCommand::Topology { seen }) => seen::topology(seen),
         Some(AdviseCommand::Collect { root }) => collect(root),
         Some(AdviseCommand::ImportScale(args)) => dumps::import(args),
         Some(AdviseCommand::Diff { a, b, json }) => compare::diff(a, b, *json),
