@@ -17,6 +17,10 @@ use tempfile::TempDir;
 const ALONE: &str =
     "umount --all --lazy --internal-only --no-canonicalize --types fuse.ropewalk && exec \"$0\" \"$@\"";
 
+#[path = "hosts/boot.rs"]
+mod boot;
+#[path = "hosts/covered.rs"]
+mod covered;
 #[path = "hosts/links.rs"]
 mod links;
 #[path = "hosts/random.rs"]
@@ -26,7 +30,10 @@ mod taken_back;
 #[path = "hosts/tuned.rs"]
 mod tuned;
 
-const HOSTS: [&str; 4] = ["nvme_server", "ppc64_lpar", "cloud_vm", "bonded_100g"];
+const HOSTS: [&str; 6] = ["nvme_server", "ppc64_lpar", "cloud_vm", "bonded_100g", "worn_server", "old_guest"];
+
+/// Those on which most is as it should be.
+const SOUND: [&str; 4] = ["nvme_server", "ppc64_lpar", "cloud_vm", "bonded_100g"];
 
 fn text(host: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/hosts/{host}.txt"))).unwrap()

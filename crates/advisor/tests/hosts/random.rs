@@ -8,7 +8,7 @@ use std::{
 
 use advisor::{Finding, Tree, apply, host_facts};
 
-use super::{HOSTS, Score, all_files, findings, host, named, seeded};
+use super::{SOUND as SOUND_HOSTS, Score, all_files, findings, host, named, seeded};
 
 /// What can be wrong on any of the hosts, whatever else is: the file, what stands in it then, and what must be found.
 const WRONG: [(&str, &str, &str); 16] = [
@@ -56,7 +56,7 @@ const SOUND: [(&str, &str); 12] = [
 fn what_was_made_wrong_at_random_is_named_set_and_taken_back() {
     let (mut below, mut score) = (seeded(20_261_125), Score::default());
     for round in 0..40 {
-        let (root, _) = host(HOSTS[round % HOSTS.len()]);
+        let (root, _) = host(SOUND_HOSTS[round % SOUND_HOSTS.len()]);
         let root = root.path();
         let put = |path: &str, text: &str| {
             let path = root.join(path);
@@ -80,7 +80,7 @@ fn what_was_made_wrong_at_random_is_named_set_and_taken_back() {
             found.remove("nic-mtus-differ");
         }
         let made: BTreeSet<String> = chosen.iter().map(|(.., rule)| (*rule).to_owned()).collect();
-        score.add(HOSTS[round % HOSTS.len()], &made, &found);
+        score.add(SOUND_HOSTS[round % SOUND_HOSTS.len()], &made, &found);
 
         let new = |f: &&Finding| made.contains(named(std::slice::from_ref(f)).first().unwrap());
         let to_set: Vec<&Finding> = now.iter().filter(new).filter(|f| f.change.is_some()).collect();
