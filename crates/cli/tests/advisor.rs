@@ -57,6 +57,26 @@ impl Host {
         let output = self.run(&["sh", "-c", &format!("echo {value} > /proc/sys/net/{sysctl}")]);
         assert!(output.status.success() && self.get(sysctl) == value, "{sysctl}: {output:?}");
     }
+    /// Runs a small plan of the lab over TCP on the settings in force, into a directory of this name.
+    fn measured(&self, out: &str) -> String {
+        let at = |name: &str| self.root.path().join(name).to_str().unwrap().to_owned();
+        fs::write(at("plan.toml"), STREAMS).unwrap();
+        let (plan, out) = (at("plan.toml"), at(out));
+        let words = [ROPEWALK, "lab", "run", &plan, "--pair", "127.0.0.1=127.0.0.1", "--out", &out];
+        let run = self.run(&words);
+        assert!(run.status.success(), "{run:?}");
+        out
+    }
+    /// Two such runs held against each other: both figures of each point. On a link without delay the second need not be larger.
+    fn compared(&self, before: &str, after: &str) -> Value {
+        let compared = self.run(&[ROPEWALK, "lab", "compare", before, after, "--json"]);
+        let compared: Value =
+            serde_json::from_slice(&compared.stdout).unwrap_or_else(|e| panic!("{e}: {compared:?}"));
+        let points = compared["points"].as_array().unwrap();
+        let is_there = |point: &Value, run: &str| point[run].as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(!points.is_empty() && points.iter().all(|p| is_there(p, "before") && is_there(p, "after")));
+        compared
+    }
     fn found(&self) -> BTreeSet<String> {
         let output = self.advise(&["--json"]);
         let report: Value =
@@ -76,6 +96,10 @@ impl Drop for Host {
     }
 }
 
+/// Streams over TCP between both ends of one machine.
+const STREAMS: &str = "name = 'streams'\ntitle = 'streams'\nstep = 'pairs'\nsteps = [1]\nseconds = 0.3\nrepeats = 2\n[[series]]\n\
+    name = 'stream'\nengine = 'netperf'\nfigure = 'bytes'\nset = { test = 'write', size = '64k', connections = 1 }\n";
+
 /// What can be wrong: the rule that must name it, the setting, a wrong value.
 const WRONG: [(&str, &str, &str); 6] = [
     ("tcp-no-window-scaling", "ipv4/tcp_window_scaling", "0"),
@@ -89,13 +113,14 @@ const WRONG: [(&str, &str, &str); 6] = [
 #[test]
 fn what_was_made_wrong_is_named_set_and_taken_back() {
     let host = Host::new();
+    assert!(host.run(&["ip", "link", "set", "dev", "lo", "up"]).status.success());
     let at_first = host.found();
     let good: Vec<String> = WRONG.iter().map(|(_, sysctl, _)| host.get(sysctl)).collect();
     let seed = std::env::var("ADVISOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_124u64);
     println!("ADVISOR_SEED={seed}");
     let mut random = seed;
     let (mut named, mut right, mut wanted) = (0, 0, 0);
-    for _ in 0..8 {
+    for round in 0..8 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // One to five of the six.
         let chosen: Vec<_> = WRONG
@@ -114,6 +139,8 @@ fn what_was_made_wrong_is_named_set_and_taken_back() {
         wanted += made.len();
         right += found.intersection(&made).count();
 
+        // A run of the lab takes seconds.
+        let wrong = (round % 3 == 0).then(|| host.measured(&format!("wrong{round}")));
         let rules: Vec<&str> = chosen.iter().map(|(rule, ..)| *rule).collect();
         // Without --yes nothing changes.
         assert!(host.advise(&[&["apply"], &rules[..]].concat()).status.success());
@@ -123,6 +150,10 @@ fn what_was_made_wrong_is_named_set_and_taken_back() {
         assert_eq!(host.found(), at_first);
         let file = host.root.path().join("etc/sysctl.d/90-ropewalk-advise.conf");
         assert_eq!(fs::read_to_string(&file).unwrap().matches(" = ").count(), chosen.len());
+
+        if let Some(wrong) = wrong {
+            println!("{rules:?}: {}", host.compared(&wrong, &host.measured(&format!("right{round}"))));
+        }
 
         let reverted = host.advise(&["revert"]);
         assert!(reverted.status.success(), "{reverted:?}");
@@ -230,9 +261,7 @@ fn a_rule_is_measured_by_a_plan_over_tcp() {
     assert!(host.run(&["ip", "link", "set", "dev", "lo", "up"]).status.success());
     host.set("ipv4/tcp_window_scaling", "0");
     let at = |name: &str| host.root.path().join(name).to_str().unwrap().to_owned();
-    let plan = "name = 'streams'\ntitle = 'streams'\nstep = 'pairs'\nsteps = [1]\nseconds = 0.3\nrepeats = 2\n[[series]]\n\
-        name = 'stream'\nengine = 'netperf'\nfigure = 'bytes'\nset = { test = 'write', size = '64k', connections = 1 }\n";
-    fs::write(at("plan.toml"), plan).unwrap();
+    fs::write(at("plan.toml"), STREAMS).unwrap();
     let (plan, out) = (at("plan.toml"), at("out"));
     let words =
         ["measure", "tcp-no-window-scaling", "--plan", &plan, "--pair", "127.0.0.1=127.0.0.1", "--out", &out];
