@@ -31,7 +31,18 @@ pub(super) fn read(r: &mut Reader<'_>) {
     }
     far_ends(r);
     disciplines(r);
+    ways(r);
     clock(r);
+}
+
+/// How many routes have several ways: each stands in a line of its own below its route.
+fn ways(r: &mut Reader<'_>) {
+    let words = ["ip", "route", "show"];
+    let Some(text) = r.tree.command(&words) else { return };
+    let is_way = |line: &str| line.trim_start().starts_with("nexthop ");
+    let lines: Vec<&str> = text.lines().collect();
+    let number = lines.windows(2).filter(|pair| !is_way(pair[0]) && is_way(pair[1])).count();
+    r.facts.insert("routes.multipath", number, Origin::of(words.join(" ")));
 }
 
 /// What the far end of a link says of itself: the end of lldpd's key, and the fact.

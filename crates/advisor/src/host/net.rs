@@ -127,7 +127,8 @@ fn interface(r: &mut Reader<'_>, name: &str, ports: &mut Vec<(String, String, u3
     interrupts(r, name);
 }
 
-/// The subnets that each interface stands in: its routes without a gateway, and its addresses of version 6.
+/// The subnets that each interface stands in: its routes without a gateway, and its addresses of version 6; and those in which
+/// several ports stand.
 fn subnets(r: &mut Reader<'_>) {
     let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let routes = r.tree.text("proc/net/route").unwrap_or_default();
@@ -158,10 +159,18 @@ fn subnets(r: &mut Reader<'_>) {
                 .push(format!("{}/{length}", Ipv6Addr::from(address & mask)));
         }
     }
+    let mut ports: BTreeMap<String, u32> = BTreeMap::new();
     for (interface, mut subnets) in of.into_iter().filter(|(interface, _)| interface != "lo") {
         subnets.sort();
         subnets.dedup();
+        if r.facts.bool(Path::of(&["net", &interface, "physical"]).as_str()) == Some(true) {
+            subnets.iter().for_each(|subnet| *ports.entry(subnet.clone()).or_default() += 1);
+        }
         r.put(["net", &interface, "subnets"], subnets, "proc/net/route");
+    }
+    ports.retain(|_, ports| *ports > 1);
+    if !ports.is_empty() {
+        r.put("routes.shared_subnets", ports.into_keys().collect::<Vec<_>>(), "proc/net/route");
     }
 }
 

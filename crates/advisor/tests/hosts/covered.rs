@@ -20,8 +20,6 @@ const OF_OTHERS: [&str; 2] = ["net-path-", "ends-"];
 /// What is told to the advisor in the second place, so that rules apply that go by it.
 fn told() -> Vec<(&'static str, Value)> {
     vec![
-        ("assume.ecmp", Value::Bool(true)),
-        ("assume.same_subnet", Value::Bool(true)),
         ("assume.socket_buffer", Value::Int(1 << 20)),
         ("ropewalk.num_io_queues", Value::Int(4096)),
         ("ropewalk.pagepool", Value::Int(240 << 30)),
