@@ -140,7 +140,8 @@ fn a_directory_of_gpfs_snap() {
     // Of two files each, with both their lines.
     for part in [
         "(scale-block-above-max)",
-        "mmlsconfig:6, mmlsfs.work:6",
+        "work: blocks of 8388608, maxblocksize 4194304 [lines mmlsconfig:6, mmlsfs.work:9]",
+        "in the dump from line mmdiag.config:1 on",
         "1 connections with 5 nodes",
         "pcie-switch-shared",
         "nic-rss-leaves-rings-out",

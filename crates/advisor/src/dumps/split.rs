@@ -65,6 +65,12 @@ impl Document {
             None => (None, line),
         }
     }
+    /// A line's number, behind its file's name where there are several.
+    pub fn at(&self, line: u32) -> String {
+        let (file, line) = self.place(line);
+        let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
+        name.map_or_else(|| line.to_string(), |name| format!("{name}:{line}"))
+    }
     /// Files of one machine as one input: what stands in one of them is held against what stands in another.
     #[must_use]
     pub fn together(name: &str, files: Vec<Document>) -> Document {

@@ -78,7 +78,7 @@ fn topologies(v: &View<'_>, r: &mut Report) {
         let count: usize = topology.cpus.iter().map(|(_, n)| n).sum();
         let summary = format!(
             "line {}: {} nodes, {count} CPUs, {:.1} GiB",
-            topology.first,
+            v.doc.at(topology.first),
             topology.cpus.len(),
             topology.megabytes / 1024.0
         );

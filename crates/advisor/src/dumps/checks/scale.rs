@@ -118,7 +118,11 @@ fn changes(v: &View<'_>, r: &mut Report) {
             "scale-pagepool-first",
             pool.line() <= block.line(),
             &[pool, block],
-            format!("maxblocksize in line {}, pagepool in line {}", block.line(), pool.line()),
+            format!(
+                "maxblocksize in line {}, pagepool in line {}",
+                v.doc.at(block.line()),
+                v.doc.at(pool.line())
+            ),
         );
     }
     if let Some(name) = v

@@ -11,7 +11,7 @@ pub(super) fn check(v: &View<'_>, r: &mut Report) {
     spellings(v, r);
     for dump in &dumps {
         marks(v, dump, r);
-        memory(dump, r);
+        memory(v, dump, r);
     }
     if let [first, second] = dumps.as_slice() {
         differences(first, second, r);
@@ -86,18 +86,18 @@ fn marks(v: &View<'_>, dump: &Listing, r: &mut Report) {
         .filter_map(|(name, value)| find(dump, name).filter(|h| h.number() == Some(*value)))
         .collect();
     if !as_derived.is_empty() {
-        let says = v
-            .first("says/marks")
-            .map_or(String::new(), |h| format!("; line {} tells of a period for such values", h.line()));
+        let says = v.first("says/marks").map_or(String::new(), |h| {
+            format!("; line {} tells of a period for such values", v.doc.at(h.line()))
+        });
         let names: Vec<&str> = as_derived.iter().map(|h| h.word(2)).collect();
         let mut hits = as_derived.clone();
         hits.push(master);
-        r.bad("scale-autotuned-marked", &hits, format!("{} of line {} on have the values that workerThreads {w} gives and the mark of a change{says}", names.join(", "), dump.first));
+        r.bad("scale-autotuned-marked", &hits, format!("{} of line {} on have the values that workerThreads {w} gives and the mark of a change{says}", names.join(", "), v.doc.at(dump.first)));
     }
 }
 
 /// What the settings of one node take together.
-fn memory(dump: &Listing, r: &mut Report) {
+fn memory(v: &View<'_>, dump: &Listing, r: &mut Report) {
     let pool = find(dump, "pagepool").and_then(|h| Some((h, h.number()?)));
     if let (Some((pool, bytes)), Some(share)) = (pool, find(dump, "nsdRAIDBufferPoolSizePct"))
         && let Some(percent) = share.number()
@@ -124,7 +124,7 @@ fn memory(dump: &Listing, r: &mut Report) {
             &[pool, block],
             format!(
                 "the page pool from line {} on holds {blocks:.0} blocks of {} MiB",
-                dump.first,
+                v.doc.at(dump.first),
                 size / 2f64.powi(20)
             ),
         );
@@ -134,7 +134,11 @@ fn memory(dump: &Listing, r: &mut Report) {
             "scale-pagepool-small",
             bytes >= (4u64 << 30) as f64,
             &[pool],
-            format!("pagepool {:.2} GiB in the dump from line {} on", bytes / 2f64.powi(30), dump.first),
+            format!(
+                "pagepool {:.2} GiB in the dump from line {} on",
+                bytes / 2f64.powi(30),
+                v.doc.at(dump.first)
+            ),
         );
     }
     let sum: Vec<(Hit<'_>, f64)> = ["workerThreads", "prefetchThreads", "nsdMaxWorkerThreads"]

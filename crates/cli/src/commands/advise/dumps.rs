@@ -310,7 +310,7 @@ fn print(input: &Judged, all: bool) {
     run_book_text(&input.books, all);
     if all && !doc.unknown.is_empty() {
         output::line("\nNot understood");
-        doc.unknown.iter().for_each(|(line, text)| output::line(format!("  {}: {text}", place(doc, *line))));
+        doc.unknown.iter().for_each(|(line, text)| output::line(format!("  {}: {text}", doc.at(*line))));
     }
     if all {
         output::line("\nPassed over");
@@ -334,7 +334,7 @@ fn systems(doc: &Document, all: bool) -> Vec<String> {
     for listing in doc.listings.iter().filter(|l| l.system != "any" || all || l.kind != "commands") {
         let of = listing.subject.as_deref().filter(|s| !listing.kind.ends_with(s));
         let of = of.map(|s| format!(" of {s}")).unwrap_or_default();
-        let (first, last) = (place(doc, listing.first), doc.place(listing.last).1);
+        let (first, last) = (doc.at(listing.first), doc.place(listing.last).1);
         let lines = if listing.first == listing.last {
             format!("line {first}")
         } else {
@@ -373,8 +373,7 @@ fn findings_of_rule(doc: &Document, of_rule: &[&Verdict], all: bool) {
         paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(doc, verdict, all)));
         if all {
             let evidence = verdict.judgement.evidence.iter();
-            evidence
-                .for_each(|(line, text)| output::line(format!("        line {}: {text}", place(doc, *line))));
+            evidence.for_each(|(line, text)| output::line(format!("        line {}: {text}", doc.at(*line))));
         }
     }
     paragraph(6, 11, &format!("why: {}", first.why));
@@ -391,20 +390,13 @@ fn lines_of(doc: &Document, verdict: &Verdict, all: bool) -> String {
     let mut lines: Vec<u32> = verdict.judgement.evidence.iter().map(|(line, _)| *line).collect();
     lines.dedup();
     let shown = if all { lines.len() } else { lines.len().min(LINES_SHOWN) };
-    let text: Vec<String> = lines[..shown].iter().map(|line| place(doc, *line)).collect();
+    let text: Vec<String> = lines[..shown].iter().map(|line| doc.at(*line)).collect();
     let more = if shown < lines.len() { format!(" and {} more", lines.len() - shown) } else { String::new() };
     match lines.len() {
         0 => String::new(),
         1 => format!(" [line {}]", text[0]),
         _ => format!(" [lines {}{more}]", text.join(", ")),
     }
-}
-
-/// A line's number, behind its file's name where there are several.
-fn place(doc: &Document, line: u32) -> String {
-    let (file, line) = doc.place(line);
-    let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
-    name.map_or_else(|| line.to_string(), |name| format!("{name}:{line}"))
 }
 
 fn run_book_text(books: &[RunBook], all: bool) {
