@@ -133,6 +133,9 @@ mod tests {
         assert_eq!(two.len(), 2);
         assert_eq!((two[0].usual.as_deref(), two[0].odd.len()), (None, 2));
         assert_eq!(two[1].odd[1], ("b".to_owned(), None));
+        // Mounts and PCIe switches are a machine's own, though all have such.
+        let own = |n| [("fs.1.full_percent", n), ("bridge.0000:11:00/0.mbit", n)];
+        assert_eq!(odd_ones(&[machine("a", &own(1)), machine("b", &own(2))]), vec![]);
         assert_eq!((odd_ones(&[]), odd_ones(&machines[..1])), (vec![], vec![]));
     }
 
