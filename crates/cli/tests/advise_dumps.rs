@@ -155,3 +155,23 @@ fn a_directory_of_gpfs_snap() {
     let said = text(&advise(&[&one, &other], b""));
     assert!(!said.contains("scale-block-above-max"), "{said}");
 }
+
+#[test]
+fn what_is_seen_before_any_rule() {
+    let lpar = dumps("power_lpar.txt");
+    let seen = |words: &[&str]| advise(&[words, &["--from", &lpar]].concat(), b"");
+    let said = text(&seen(&["topology"]));
+    assert!(said.starts_with("available: ") && said.contains("\nnode 0 cpus: 0 "), "{said}");
+    assert!(said.contains("\nfragmentation: "), "{said}");
+    let said = text(&seen(&["facts", "numa"]));
+    assert!(said.contains("numa.0.cpus") && said.contains("power_lpar.txt:"), "{said}");
+    assert!(!said.contains("dma_window."), "{said}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&seen(&["facts", "numa.0.cpus", "--json"]).stdout).unwrap();
+    assert_eq!((&json[0]["path"], json.as_array().unwrap().len()), (&"numa.0.cpus".into(), 1));
+    let none = seen(&["facts", "no-such"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(1), 0));
+    let root = tempfile::tempdir().unwrap();
+    let none = advise(&["topology", "--root", root.path().to_str().unwrap()], b"");
+    assert_eq!(none.status.code(), Some(1));
+}
