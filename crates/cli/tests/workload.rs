@@ -1,5 +1,6 @@
 //! The mixed analytics workload on a mounted cluster, with the engines that need no environment: every result is right, one wrong byte
-//! of an input fails it, a stop ends every job, and what is missing is refused before anything is made.
+//! of an input fails it, a stop ends every job, and what is missing is refused before anything is made. Client nodes that stand in are
+//! hosts, each with a link, CPUs and memory of its own for its mount and its jobs.
 #![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
 mod common;
@@ -7,9 +8,11 @@ mod common;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use common::{Cluster, ROPEWALK, ok, refused, until};
@@ -28,6 +31,8 @@ const ENGINES: [&str; 10] = [
     "--engine",
     "sqlite",
 ];
+/// How long a short run may take on a machine that is full of other work.
+const RUN_MAX: Duration = Duration::from_secs(400);
 /// Jobs of those engines in one round of the 20-test form.
 const JOBS: usize = 25;
 
@@ -160,4 +165,90 @@ fn what_is_missing_is_refused_and_a_stop_ends_every_job() {
         fs::metadata(Path::new(&dir).join("ropewalk-workload/gsort")).unwrap().modified().unwrap(),
         made
     );
+}
+
+/// Of a process: its network namespace, its control groups, its command line.
+fn process(pid: &Path) -> Option<(u64, String, Vec<String>)> {
+    let space = fs::metadata(pid.join("ns/net")).ok()?.ino();
+    let line = fs::read(pid.join("cmdline")).ok()?;
+    let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    Some((space, fs::read_to_string(pid.join("cgroup")).ok()?, words.collect()))
+}
+
+#[test]
+fn client_nodes_that_stand_in_are_hosts_with_limits_of_their_own() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: network namespaces and control groups need root");
+        return;
+    }
+    let place = tempfile::Builder::new().prefix("ropewalk-workload-").tempdir().unwrap();
+    let out = place.path().join("out").to_str().unwrap().to_owned();
+    let words =
+        ["lab", "workload", "analytics-nodes", "--short", "--scale", "0", "--rounds", "2", "--out", &out];
+    let mut child = Command::new(ROPEWALK)
+        .args([&words[..], &ENGINES].concat())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Of each mount and of each job that was met: its network namespace, and whether it is in the group of node n.
+    let id = child.id();
+    let group = |node: usize| format!("/ropewalk-lab-{id}-n{node}");
+    let (mut mounts, mut jobs) = (BTreeMap::new(), BTreeSet::new());
+    let mut servers = BTreeSet::new();
+    let (point, programs) = (format!("{out}/work/mnt"), format!("{out}/work/programs/"));
+    let end = Instant::now() + RUN_MAX;
+    let ended = loop {
+        for pid in fs::read_dir("/proc").unwrap().flatten() {
+            let Some((space, groups, words)) = process(&pid.path()) else { continue };
+            let word = |sign: &str| words.iter().any(|word| word == sign);
+            let within =
+                (1..=2).find(|node| groups.lines().filter(|line| line.ends_with(&group(*node))).count() > 0);
+            if word("--foreground")
+                && let Some(mount) = words.iter().find_map(|word| word.strip_prefix(&point))
+            {
+                mounts.insert(mount.to_owned(), (space, within));
+            } else if word("serve") && words.iter().any(|word| word.starts_with(&out)) {
+                servers.insert(space);
+            } else if words.iter().any(|word| word.starts_with(&programs) && word.ends_with("_tests.py"))
+                && words.iter().any(|word| word.starts_with(&point))
+            {
+                // Not one that computes on the local disk what is expected.
+                // The supervisor is in its group before it starts the job, whose command line is its own's end.
+                let supervised = words.iter().any(|word| word.ends_with("supervise.py"));
+                jobs.extend((!supervised).then_some((space, within)));
+            }
+        }
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended;
+        }
+        assert!(Instant::now() < end, "the run does not end");
+        // Most jobs last longer.
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(ended.success(), "every result is right");
+    let home = fs::metadata("/proc/self/ns/net").unwrap().ino();
+    let spaces: BTreeSet<u64> =
+        mounts.values().map(|(space, _)| *space).chain(servers.clone()).chain([home]).collect();
+    assert_eq!((mounts.len(), servers.len(), spaces.len()), (2, 1, 4), "{mounts:?} {servers:?}");
+    assert_eq!((mounts["1"].1, mounts["2"].1), (Some(1), Some(2)));
+    assert_eq!(jobs, mounts.values().copied().collect(), "jobs run where the mount of their node does");
+
+    let report = ok(&["lab", "report", &out, "--format", "json"]);
+    for node in [1, 2] {
+        let told = format!(
+            "node {node}: its mount and its jobs share a link of 40000 Mbit/s, 1 CPU and 8g of memory"
+        );
+        assert!(report.contains(&told), "{told}");
+    }
+    // Nothing of it is left.
+    for hierarchy in ["", "cpu", "memory"].map(|name| Path::new("/sys/fs/cgroup").join(name)) {
+        assert!((1..=2).all(|node| !hierarchy.join(&group(node)[1..]).exists()), "{}", hierarchy.display());
+    }
+    let left = fs::read_dir("/proc").unwrap().flatten();
+    let left = left
+        .filter_map(|pid| process(&pid.path()))
+        .any(|(space, ..)| space != home && spaces.contains(&space));
+    assert!(!left, "a process is left in a namespace");
 }

@@ -18,6 +18,7 @@ pub mod engine;
 pub mod environment;
 pub mod expect;
 pub mod key;
+mod limits;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;

@@ -49,6 +49,21 @@ pub struct Pair {
     pub server: Side,
 }
 
+/// A client node that the run made, with a mount of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientNode {
+    /// DATA, WORK, UTIL.
+    pub dirs: Vec<PathBuf>,
+    /// Its network namespace, if not this one.
+    pub namespace: Option<String>,
+    /// Its control groups, in which its mount runs, one for each hierarchy.
+    pub groups: Vec<PathBuf>,
+    /// Bytes of memory that all in them may take.
+    pub memory: Option<u64>,
+    /// What it has of its own, in words; may be empty.
+    pub what: String,
+}
+
 /// What a run may touch.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Targets {
@@ -59,6 +74,9 @@ pub struct Targets {
     pub changeable: Vec<PathBuf>,
     /// Directories to write in.
     pub dirs: Vec<PathBuf>,
+    /// Client nodes that the run made for the workload; none where directories were named.
+    #[serde(skip)]
+    pub nodes: Vec<ClientNode>,
     /// Pairs of addresses.
     pub pairs: Vec<Pair>,
     /// Whether the pairs only stand in, as none was named.

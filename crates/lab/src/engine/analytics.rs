@@ -4,7 +4,7 @@
 //! its cell, whose figures stay.
 
 mod crowd;
-mod limits;
+mod nodes;
 mod setting;
 mod values;
 
@@ -20,6 +20,7 @@ use crate::{
         summarise,
     },
 };
+use nodes::Nodes;
 use setting::{PROGRAMS, Place, Setting, make, program_dir};
 pub use setting::{bytes, programs, ready};
 
@@ -49,10 +50,13 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let expected = values::expected(&setting, context)?;
     let mut notes = Vec::new();
     let each = JOB_MEMORY + catalogue::sort_bytes(setting.scale) as f64;
-    let room = (free_memory() as f64 * MEMORY_PART / each / f64::from(cell.step.max(1))) as u32;
+    let nodes = Nodes::make(cell, context)?;
+    let share = free_memory() as f64 / f64::from(cell.step.max(1));
+    let memory = nodes.memory().map_or(share, |memory| share.min(memory as f64));
+    let room = (memory * MEMORY_PART / each) as u32;
     if room < setting.at_once {
         notes.push(format!(
-            "{} jobs at a time on each node were asked for; the free memory has room for {}",
+            "{} jobs at a time on each node were asked for; its memory has room for {}",
             setting.at_once,
             room.max(1)
         ));
@@ -75,10 +79,9 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
             digests.join(", ")
         ));
     }
-    let limits = limits::Limits::make(&cell.params, cell.step).map_err(EngineError::Target)?;
-    notes.extend(limits.note());
+    notes.extend(nodes.notes());
     context.load_begins(Instant::now());
-    let jobs = crowd::run(&setting, &places, &limits, &expected, context);
+    let jobs = crowd::run(&setting, &places, &nodes, &expected, context);
     places.iter().for_each(Place::clear);
     let jobs = jobs?;
     let sum = summarise(&jobs, 1.0);

@@ -56,14 +56,20 @@ pub struct Inside {
     pub pdisks: Vec<PdiskUse>,
 }
 
-/// A cluster whose processes can be asked: in a network namespace, their metrics on ports that follow each other.
-pub struct Watched {
+/// A process that can be asked: its metrics are on the loopback of its network namespace.
+pub struct Process {
+    /// Its name.
+    pub name: String,
     /// The namespace.
     pub namespace: String,
-    /// The port of the first.
+    /// The port.
     pub port: u16,
-    /// The processes in the order of their ports, by name.
-    pub names: Vec<String>,
+}
+
+/// A cluster whose processes can be asked.
+pub struct Watched {
+    /// The processes.
+    pub processes: Vec<Process>,
     /// A directory on the disk below the manager.
     pub disk: PathBuf,
 }
@@ -83,14 +89,12 @@ pub struct Counted {
 impl Watched {
     /// What they have counted up to now.
     pub fn read(&self) -> Option<Counted> {
-        let all = || -> io::Result<Counted> {
-            let mut counted = Counted::default();
-            for (name, port) in self.names.iter().zip(self.port..) {
-                counted.add(name, &answer(port)?);
-            }
-            Ok(counted)
-        };
-        within(&self.namespace, all).ok()?.ok()
+        let mut counted = Counted::default();
+        for process in &self.processes {
+            let said = within(&process.namespace, || answer(process.port)).ok()?.ok()?;
+            counted.add(&process.name, &said);
+        }
+        Some(counted)
     }
 
     /// What they did since then, of a load that lasted so long.

@@ -20,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use inside::{Inside, PdiskUse, Watched};
+pub use inside::{Inside, PdiskUse, Process, Watched};
 pub(crate) use median::median;
 use median::steady;
 pub use processes::ProcessUse;

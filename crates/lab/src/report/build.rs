@@ -17,6 +17,7 @@ use crate::{
     observe::LinkUse,
     plan::{Figure, Series},
     results::{PlannedRun, Run},
+    standin,
     verdict::{self, Verdict},
     workload::{self, Summary},
 };
@@ -171,7 +172,7 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         let of_series: Vec<Record> = own.iter().filter(|r| r.cell.series == one.name).cloned().collect();
         let (of, links) = (planned.plan.step, bundle(planned, &of_series));
         let judged = verdict::judged(of, &analysis).into_iter().filter_map(|point| {
-            let capacity = |link: &str, record: &Record| capacity(planned, run, link, record);
+            let capacity = |link: &str, record: &Record| capacity(planned, run, one, link, record);
             verdict::evidence(of, &analysis, point, &of_series, &run.machine, &links, &capacity)
         });
         let verdict = verdict::first_known(judged.map(|evidence| verdict::judge(&evidence)));
@@ -292,12 +293,13 @@ fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
 }
 
 /// Bytes a second that a link can carry, where that is known: what a stand-in was set to, else what its driver tells.
-fn capacity(planned: &PlannedRun, run: &Run, link: &str, record: &Record) -> Option<f64> {
+fn capacity(planned: &PlannedRun, run: &Run, one: &Series, link: &str, record: &Record) -> Option<f64> {
     let targets = &planned.targets;
     let own = targets.pairs_stand_in || (targets.dirs.is_empty() && targets.agents.addrs.is_empty());
     let mbit: f64 = match link.split_once('/') {
-        Some((namespace, _)) if own && namespace.starts_with("ropewalk-") => {
-            record.cell.params.get("speed")?.parse().ok()?
+        Some(_) if own => {
+            let speed = record.cell.params.get("speed")?.parse().ok()?;
+            standin::capacity(&planned.plan, one.engine, link, speed)? as f64
         }
         Some(_) => return None,
         None => run.environment.links.get(link)?.split_once(" Mbit/s")?.0.parse().ok()?,

@@ -89,6 +89,7 @@ impl StandIns {
                 self.cluster = Some(Cluster::up(program, &results.work()?, spec)?);
             }
         }
+        targets.nodes = self.cluster.as_ref().map(Cluster::nodes).unwrap_or_default();
         targets.dirs.extend(self.cluster.iter().flat_map(|cluster| cluster.mounts.iter().cloned()));
         Ok(targets)
     }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    limits::Limits,
+    nodes::Nodes,
     setting::{Place, Setting, program_dir},
 };
 use crate::{
@@ -123,7 +123,7 @@ fn list(setting: &Setting, node: u32) -> Vec<(&'static Test, u32)> {
 pub(super) fn run(
     setting: &Setting,
     places: &[Place],
-    limits: &Limits,
+    on: &Nodes,
     expected: &BTreeMap<String, Value>,
     context: &Context<'_>,
 ) -> Result<Vec<Job>, EngineError> {
@@ -139,7 +139,7 @@ pub(super) fn run(
         };
         job.outcome = wrong.map_or(Outcome::Right, Outcome::Wrong);
     };
-    let jobs = all(setting, &nodes, limits, context)?;
+    let jobs = all(setting, &nodes, on, context)?;
     Ok(jobs
         .into_iter()
         .map(|(mut job, value)| {
@@ -153,27 +153,27 @@ pub(super) fn run(
 pub(super) fn once(
     setting: &Setting,
     place: &Place,
-    limits: &Limits,
+    on: &Nodes,
     context: &Context<'_>,
 ) -> Result<Vec<(Job, Option<Value>)>, EngineError> {
     let node = Node::new(0, place, setting.tests.iter().map(|test| (*test, 1)).collect());
     let few =
         Setting { at_once: LOCAL, tests: setting.tests.clone(), python: setting.python.clone(), ..*setting };
-    all(&few, &[node], limits, context)
+    all(&few, &[node], on, context)
 }
 
 /// Empties the lists of all nodes.
 fn all(
     setting: &Setting,
     nodes: &[Node<'_>],
-    limits: &Limits,
+    on: &Nodes,
     context: &Context<'_>,
 ) -> Result<Vec<(Job, Option<Value>)>, EngineError> {
     let began = Instant::now();
     let out = Mutex::new(Vec::new());
     let work = |node: &Node<'_>| {
         while let Some((test, number)) = node.next(setting, context) {
-            let ended = one(setting, node, limits, (test, number), began, context);
+            let ended = one(setting, node, on, (test, number), began, context);
             node.done(test);
             out.lock().push(ended);
         }
@@ -202,7 +202,7 @@ fn all(
 fn one(
     setting: &Setting,
     node: &Node<'_>,
-    limits: &Limits,
+    on: &Nodes,
     (test, number): (&'static Test, u32),
     began: Instant,
     context: &Context<'_>,
@@ -223,7 +223,7 @@ fn one(
         .and_then(|()| fs::create_dir_all(&util))
         .map_err(|e| format!("cannot make {}: {e}", work.display()))
         .and_then(|()| {
-            let command = command(setting, node, limits, test, &work, &util, context);
+            let command = command(setting, node, on, test, &work, &util, context);
             let output = Running::start(command, "python3", context.seconds, context)
                 .and_then(|running| running.output(context))
                 .map_err(|e| e.to_string())?;
@@ -256,16 +256,16 @@ fn one(
 fn command(
     setting: &Setting,
     node: &Node<'_>,
-    limits: &Limits,
+    on: &Nodes,
     test: &Test,
     work: &Path,
     util: &Path,
     context: &Context<'_>,
 ) -> Command {
     let dir = program_dir(context);
-    let mut command = Command::new(&setting.python);
+    let mut command = on.command(node.number, &setting.python);
     // -B, -s: nothing is written beside the programs, nothing is taken from the user's own packages.
-    command.args(["-B", "-s"]).arg(dir.join("supervise.py")).arg(limits.groups(node.number));
+    command.args(["-B", "-s"]).arg(dir.join("supervise.py")).arg(on.groups(node.number));
     command.arg(&setting.python).args(["-B", "-s"]).arg(dir.join(test.program())).arg(&test.name);
     command.args([node.place.data.as_path(), work, util]).arg(sort_bytes(setting.scale).to_string());
     command.envs(THREADS.map(|name| (name, "1"))).env("TMPDIR", util);

@@ -1,13 +1,18 @@
 //! What a cell of the workload asks for, where its jobs work, and which Python they run in.
 
-use std::{io, path::PathBuf, thread, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use crate::{
     cell::Cell,
     engine::context::{Context, EngineError},
     plan::Params,
     removal::{self, REMOVE_MAX},
-    targets::Targets,
+    targets::{ClientNode, Targets},
     workload::{
         catalogue::{self, CONCURRENCY, Catalogue, Test, catalogue},
         data, setup,
@@ -123,6 +128,12 @@ impl Setting {
     }
 }
 
+/// Node `n`, from 0, if the run made it.
+pub(super) fn made<'a>(context: &Context<'a>, n: u32) -> Option<&'a ClientNode> {
+    let nodes = &context.targets.nodes;
+    nodes.get((context.part + n) as usize % nodes.len().max(1))
+}
+
 /// The directories of one client node.
 #[derive(Clone)]
 pub(super) struct Place {
@@ -134,6 +145,11 @@ pub(super) struct Place {
 impl Place {
     /// Of node `n`, from 0. Nodes beyond those that have directories share them.
     pub(super) fn of(cell: &Cell, context: &Context<'_>, n: u32) -> Result<Place, EngineError> {
+        if let Some(node) = made(context, n)
+            && let [data, work, util] = &node.dirs[..]
+        {
+            return Ok(Place::within(data, work, util));
+        }
         let dirs = &context.targets.dirs;
         let each = if cell.params.get("dirs").is_some_and(|dirs| dirs == "3") { 3 } else { 1 };
         if !dirs.len().is_multiple_of(each) {
@@ -148,9 +164,13 @@ impl Place {
                 (0..3).map(|i| dirs[first + i.min(each - 1)].clone()).collect()
             }
         };
+        Ok(Place::within(&own[0], &own[1], &own[2]))
+    }
+
+    fn within(data: &Path, work: &Path, util: &Path) -> Place {
         // Of this process only: two runs on one directory do not meet.
         let jobs = format!("ropewalk-workload-{}", std::process::id());
-        Ok(Place { data: own[0].join(DATA), work: own[1].join(&jobs), util: own[2].join(&jobs) })
+        Place { data: data.join(DATA), work: work.join(&jobs), util: util.join(&jobs) }
     }
 
     /// Removes what jobs left; the inputs stay.

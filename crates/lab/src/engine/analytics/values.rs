@@ -12,7 +12,7 @@ use wire::crc::crc32c;
 
 use super::{
     crowd,
-    limits::Limits,
+    nodes::Nodes,
     setting::{PROGRAMS, Place, Setting, make},
 };
 use crate::{
@@ -73,7 +73,7 @@ fn compute(setting: &Setting, context: &Context<'_>) -> Result<Values, EngineErr
     let dir = |name: &str| -> PathBuf { local.join(name) };
     let place = Place { data: dir("data"), work: dir("work"), util: dir("util") };
     make(catalogue(), setting, &place, context)?;
-    let values = crowd::once(setting, &place, &Limits::default(), context);
+    let values = crowd::once(setting, &place, &Nodes::default(), context);
     let _ = removal::tree(&local, REMOVE_MAX);
     let mut all = Values::new();
     for (job, value) in values? {
