@@ -9,7 +9,8 @@
 //! step = "devices"                 # what is stepped: see `Step`
 //! steps = [1, 2, "n"]              # "n" = all that were named; "1..n", "1..8" = each
 //! seconds = 120                    # of each cell
-//! pick = { key = "mtu" }           # optional: the report says what each value of this key of `each` gave
+//! pick = { key = "mtu" }           # optional: the report says what each value of this key of `each` gave; with cross = "size"
+//!                                  # also at which of the sizes one begins to give more than another
 //! [targets]                        # optional; the command line adds to it
 //! devices = ["/dev/nvme0n1"]       # only read
 //! writable = ["/dev/nvme1n1"]      # read and written
@@ -177,6 +178,10 @@ pub struct Pick {
     /// A rule of thumb to be held against it.
     #[serde(default)]
     pub rule: Option<Rule>,
+    /// Another key of `each`, whose values are sizes: the report says at which of them one picked value begins to give more than
+    /// another.
+    #[serde(default)]
+    pub cross: Option<String>,
 }
 
 /// A rule of thumb: the picked value is another key's, so many times.

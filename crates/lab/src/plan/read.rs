@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 
+use base::ByteSize;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
@@ -190,11 +191,16 @@ impl Reader<'_> {
         }
         if let Some(pick) = &file.pick {
             let one = pick.get_ref();
-            let keys = [Some(&one.key), one.rule.as_ref().map(|rule| &rule.of)];
+            let keys = [Some(&one.key), one.rule.as_ref().map(|rule| &rule.of), one.cross.as_ref()];
             let missing =
                 keys.into_iter().flatten().find(|key| !all.iter().any(|s| s.each.contains_key(*key)));
             if let Some(key) = missing {
                 return self.fail(pick.span(), format!("no series has {key} in `each`"));
+            }
+            let mut along =
+                all.iter().filter_map(|s| s.each.get(one.cross.as_ref()?)).flat_map(Spanned::get_ref);
+            if along.any(|size| size.to_string().parse::<ByteSize>().is_err()) {
+                return self.fail(pick.span(), "what values cross along must be sizes");
             }
         }
         let pick = file.pick.map(Spanned::into_inner);

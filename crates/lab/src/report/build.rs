@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{
     choices::{Gave, choices},
+    crossing::{Crossing, crossings},
     numbers::show,
     seen,
 };
@@ -44,6 +45,9 @@ pub struct PlanReport {
     /// What the values of the picked parameter gave.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
+    /// Where two of those values cross along a key of sizes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub crossings: Vec<Crossing>,
     /// What was not measured, or not right.
     pub missing: Vec<Missing>,
 }
@@ -195,7 +199,7 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         });
     }
     let best = |one: &SeriesReport| one.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
-    let gave = series
+    let gave: Vec<Gave<'_>> = series
         .iter()
         .map(|one| Gave {
             series: &one.series,
@@ -204,8 +208,10 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
             doubtful: one.verdict.as_ref().is_some_and(|verdict| verdict.doubtful),
         })
         .collect();
-    let choices = choices(&planned.plan, gave);
-    PlanReport { planned: planned.clone(), series, choices, missing }
+    let crossings = crossings(&planned.plan, &gave);
+    let mut choices = choices(&planned.plan, gave);
+    choices.extend(crossings.iter().map(Crossing::to_string));
+    PlanReport { planned: planned.clone(), series, choices, crossings, missing }
 }
 
 /// What the load took of the machine: operations for each percent of a CPU, and interrupts.

@@ -4,6 +4,7 @@
 mod build;
 mod chart;
 mod choices;
+mod crossing;
 mod csv;
 mod fullstimer;
 mod heat;
