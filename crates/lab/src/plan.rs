@@ -218,7 +218,7 @@ pub struct Series {
 impl Series {
     /// Why it cannot be measured on a machine with so many NUMA nodes.
     pub fn absent(&self, numa_nodes: u32) -> Option<&'static str> {
-        let near_and_far = self.set.contains_key("numa_cpu_nodes");
+        let near_and_far = ["numa_cpu_nodes", "far"].iter().any(|key| self.set.contains_key(*key));
         (near_and_far && numa_nodes < 2).then_some(ONE_NODE)
     }
     /// Every combination of the matrix, joined to the fixed parameters.

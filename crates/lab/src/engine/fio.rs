@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     context::{Context, EngineError},
-    nvme,
+    near_far, nvme,
     process::{Running, command},
 };
 use crate::{
@@ -47,10 +47,11 @@ fn load(cell: &Cell, devices: &[Device], context: &Context<'_>) -> Result<Figure
     for (key, value) in &cell.params {
         match key.as_str() {
             "direct" => fio.arg(format!("--direct={}", u8::from(value == "true"))),
-            key if nvme::KEYS.contains(&key) => &mut fio,
+            key if nvme::KEYS.contains(&key) || near_far::KEYS.contains(&key) => &mut fio,
             _ => fio.arg(format!("--{key}={value}")),
         };
     }
+    fio.args(near_far::options(&cell.params)?);
     fio.arg(format!("--runtime={}ms", (context.seconds * 1000.0) as u64)).arg("--group_reporting");
     // A path with a colon would be a list to fio.
     for (i, device) in devices.iter().enumerate() {

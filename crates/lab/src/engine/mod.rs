@@ -7,6 +7,7 @@ mod fio;
 mod iperf3;
 mod kind;
 mod metadata;
+mod near_far;
 mod netperf;
 mod nvme;
 mod params;

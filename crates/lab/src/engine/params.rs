@@ -24,7 +24,8 @@ pub(super) enum Kind {
 /// The parameters of an engine.
 pub(super) type Known = &'static [(&'static str, Kind)];
 
-/// fio; its options by their own names. `nvme_count` and `nvme_us` set NVMe's feature 8 of devices that are named as changeable.
+/// fio; its options by their own names. `far`: what lies on NUMA node 1, the rest being on 0; `polled`: a kernel thread polls the
+/// ring. `nvme_count` and `nvme_us` set NVMe's feature 8 of devices that are named as changeable.
 pub(super) const FIO: Known = &[
     ("rw", Kind::Word(&["read", "write", "randread", "randwrite", "randrw", "rw"])),
     ("bs", Kind::Size(512, 64 << 20)),
@@ -36,6 +37,8 @@ pub(super) const FIO: Known = &[
     ("fdatasync", Kind::Number(0, 1 << 20)),
     ("thinktime", Kind::Size(0, 1 << 40)),
     ("rate_iops", Kind::Number(1, 1 << 40)),
+    ("far", Kind::Word(&["nothing", "threads", "buffers", "rings"])),
+    ("polled", Kind::Bool),
     ("numa_cpu_nodes", Kind::Number(0, 1023)),
     ("numa_mem_policy", Kind::Word(&["bind:0", "bind:1", "local"])),
     ("size", Kind::Size(1 << 20, 1 << 50)),
