@@ -60,7 +60,7 @@ def genmod(place, np, api):
 
 def glimmix(place, np, api):
     """statsmodels: a binary outcome in groups that are alike inside (estimating equations)."""
-    data, bits = matrix(np, place.input("models"), COLUMNS_MODEL)
+    data, bits = matrix(np, place.input("visits"), COLUMNS_MODEL)
     yes, groups = (data[:, -1] > 0).astype(float), np.arange(len(data)) // 20
     model = api.GEE(yes, api.add_constant(data[:, :4]), groups=groups, family=api.families.Binomial(),
                     cov_struct=api.cov_struct.Exchangeable())
@@ -77,7 +77,7 @@ def hpmixed(place, np, api):
 
 def nlmixed(place, np, optimize):
     """scipy: a curve that is not linear in what is sought."""
-    data, bits = matrix(np, place.input("models"), COLUMNS_MODEL)
+    data, bits = matrix(np, place.input("dose"), COLUMNS_MODEL)
     seen = data[:, -1]
 
     def curve(x, height, slope, base):

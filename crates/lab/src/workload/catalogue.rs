@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 const TEXT: &str = include_str!("../../workload/catalogue.toml");
 
-/// Jobs in a round of the two forms, and the most that may run at a time where the orders of the tests let them.
+/// Jobs in a round of the two forms, and those that run at a time. By the orders of the tests that is also the average, if all jobs
+/// take equally long.
 pub const CONCURRENCY: [u32; 2] = [71, 101];
 /// Bytes that sorting may take at scale 1 (SORTSIZE of the source).
 const SORT_BYTES: f64 = 4e9;
@@ -75,15 +76,15 @@ impl Class {
     }
 }
 
-/// Whether the jobs of a test in one round run at one time.
+/// How the jobs of a test are repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// All at one time.
+    /// Those of all rounds at one time.
     Concurrent,
-    /// One after the other.
+    /// One at a time.
     Serial,
-    /// Half of them at a time.
+    /// Those of a round at one time, round after round.
     Both,
 }
 
@@ -105,7 +106,7 @@ pub struct Test {
     pub writes: f64,
     /// Jobs in one round of the 20-test and of the 30-test form.
     pub jobs: [u32; 2],
-    /// Whether those run at one time.
+    /// How they are repeated.
     pub order: Order,
     /// What it does.
     pub what: String,
@@ -117,9 +118,9 @@ impl Test {
     /// Jobs of it that may run at one time, of so many in a round.
     pub fn at_once(&self, jobs: u32) -> u32 {
         match self.order {
-            Order::Concurrent => jobs,
+            Order::Concurrent => u32::MAX,
             Order::Serial => 1,
-            Order::Both => jobs.div_ceil(2),
+            Order::Both => jobs,
         }
     }
     /// The program that has it.
@@ -210,5 +211,13 @@ mod tests {
         }
         let bytes: u64 = all.input.iter().map(|input| input.bytes(1.0)).sum();
         assert!((1.15e12..1.25e12).contains(&(bytes as f64)), "{bytes}");
+        // From KB to 146 GB.
+        let sizes = all.input.iter().map(|input| input.bytes(1.0));
+        let (least, most) =
+            sizes.fold((u64::MAX, 0), |(least, most), size| (least.min(size), most.max(size)));
+        assert!(
+            (1000..100_000).contains(&least) && (145_990_000_000..=146_000_000_000).contains(&most),
+            "{least} {most}"
+        );
     }
 }

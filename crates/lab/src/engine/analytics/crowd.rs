@@ -55,6 +55,25 @@ struct List {
     running: BTreeMap<&'static str, u32>,
 }
 
+impl List {
+    /// The next job that may begin; none if every test that waits has as many running as it may.
+    fn next(&mut self, setting: &Setting) -> Option<(&'static Test, u32)> {
+        let free = |(test, _): &(&'static Test, u32)| {
+            let running = self.running.get(test.name.as_str()).copied().unwrap_or(0);
+            running < test.at_once(setting.jobs(test))
+        };
+        let next = self.waiting.remove(self.waiting.iter().position(free)?);
+        *self.running.entry(next.0.name.as_str()).or_default() += 1;
+        Some(next)
+    }
+
+    fn done(&mut self, test: &'static Test) {
+        if let Some(running) = self.running.get_mut(test.name.as_str()) {
+            *running -= 1;
+        }
+    }
+}
+
 /// What the threads of one node share.
 struct Node<'a> {
     number: u32,
@@ -76,13 +95,7 @@ impl<'a> Node<'a> {
             if context.stop.load(Relaxed) || list.waiting.is_empty() {
                 return None;
             }
-            let free = |(test, _): &(&'static Test, u32)| {
-                let running = list.running.get(test.name.as_str()).copied().unwrap_or(0);
-                running < test.at_once(setting.jobs(test))
-            };
-            if let Some(at) = list.waiting.iter().position(free) {
-                let next = list.waiting.remove(at);
-                *list.running.entry(next.0.name.as_str()).or_default() += 1;
+            if let Some(next) = list.next(setting) {
                 return Some(next);
             }
             self.ended.wait_for(&mut list, LOOK);
@@ -90,9 +103,7 @@ impl<'a> Node<'a> {
     }
 
     fn done(&self, test: &'static Test) {
-        if let Some(running) = self.list.lock().running.get_mut(test.name.as_str()) {
-            *running -= 1;
-        }
+        self.list.lock().done(test);
         self.ended.notify_all();
     }
 }
@@ -270,4 +281,63 @@ fn command(
     command.args([node.place.data.as_path(), work, util]).arg(sort_bytes(setting.scale).to_string());
     command.envs(THREADS.map(|name| (name, "1"))).env("TMPDIR", util);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::catalogue::{CONCURRENCY, catalogue};
+
+    fn setting(form: usize, rounds: u32) -> Setting {
+        let (at_once, tests) = (CONCURRENCY[form], catalogue().test.iter().collect());
+        Setting { form, scale: 1.0, seed: 7, rounds, share: 1, at_once, tests, python: "python3".into() }
+    }
+
+    /// How many jobs run at a time on average and at most, if a job of a test takes so long.
+    fn at_a_time(setting: &Setting, seconds: impl Fn(&Test) -> u32) -> (f64, usize) {
+        let mut all = List { waiting: list(setting, 0), running: BTreeMap::new() };
+        let (mut now, mut work, mut most) = (0, 0, 0);
+        let mut running: Vec<(u32, &'static Test)> = Vec::new();
+        loop {
+            while running.len() < setting.at_once as usize
+                && let Some((test, _)) = all.next(setting)
+            {
+                running.push((now + seconds(test), test));
+                work += seconds(test);
+            }
+            most = most.max(running.len());
+            let Some(next) = running.iter().map(|(end, _)| *end).min() else { break };
+            now = next;
+            running.retain(|(end, test)| {
+                let goes_on = *end > now;
+                (!goes_on).then(|| all.done(test));
+                goes_on
+            });
+        }
+        assert!(all.waiting.is_empty());
+        (f64::from(work) / f64::from(now), most)
+    }
+
+    #[test]
+    fn as_many_jobs_run_at_a_time_as_the_source_has_by_design() {
+        for (form, wanted) in [71, 101].into_iter().enumerate() {
+            for rounds in [1, 4, 10] {
+                let found = at_a_time(&setting(form, rounds), |_| 10);
+                assert_eq!(found, (f64::from(wanted), wanted as usize), "form {form}, {rounds} rounds");
+            }
+            // If those of some take twice as long, the last of them run alone.
+            let uneven = at_a_time(&setting(form, 4), |test| 10 + 10 * (test.name.len() as u32 % 2));
+            assert!((0.6..1.0).contains(&(uneven.0 / f64::from(wanted))), "{uneven:?}");
+        }
+    }
+
+    #[test]
+    fn a_test_has_no_more_running_than_its_order_lets_it() {
+        let setting = Setting { at_once: 1000, ..setting(0, 4) };
+        let mut all = List { waiting: list(&setting, 0), running: BTreeMap::new() };
+        while all.next(&setting).is_some() {}
+        let running = |name: &str| all.running[name];
+        // Serial, both, concurrent: one, those of a round, those of all rounds.
+        assert_eq!((running("focus2"), running("gsort"), running("dim_50mil")), (1, 5, 20));
+    }
 }

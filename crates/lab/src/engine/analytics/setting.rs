@@ -94,8 +94,10 @@ fn scale(params: &Params) -> f64 {
 pub fn bytes(params: &Params) -> u64 {
     let (all, scale) = (catalogue(), scale(params));
     let inputs: u64 = all.input.iter().map(|input| input.bytes(scale)).sum();
-    // Each job's files are gone with it; every test may be there as often as a round has it.
-    let written = |test: &Test| f64::from(test.jobs[1]) * test.writes * all.input_bytes(test, scale) as f64;
+    // Each job's files are gone with it; of a test there are as many at a time as its order lets run.
+    let rounds = params.get("rounds").and_then(|value| value.parse().ok()).unwrap_or(1);
+    let at_once = |test: &Test| test.at_once(test.jobs[1]).min(test.jobs[1] * rounds);
+    let written = |test: &Test| f64::from(at_once(test)) * test.writes * all.input_bytes(test, scale) as f64;
     inputs + all.test.iter().map(written).sum::<f64>() as u64
 }
 
