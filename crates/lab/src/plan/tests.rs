@@ -93,3 +93,16 @@ fn any_bytes_are_a_plan_or_an_error() {
     let many = GOOD.replace("[1, 8]", &format!("{:?}", vec![1; 5000]));
     assert!(Plan::parse("t", &many, false).unwrap_err().why.contains("more than"));
 }
+
+#[test]
+fn plans_in_the_documentation_can_be_run() {
+    let text = include_str!("../../../../docs/lab.md");
+    let plans: Vec<&str> =
+        text.split("```toml\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect();
+    assert_eq!(plans.len(), 1);
+    for text in plans {
+        let plan = Plan::parse("nvme-coalescing", text, false).unwrap();
+        assert_eq!(plan.series.len(), 4, "each time is a series");
+        assert!(plan.series.iter().all(|series| series.set["nvme_count"] == "256"));
+    }
+}
