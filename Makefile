@@ -11,7 +11,7 @@
 
 # `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
 
-# `make workload`: the mixed analytics workload with all its engines, short (docs/workload.md).
+# `make workload`: the mixed analytics workload with all its engines, short (docs/workload.md); `WITH=gluster`: on GlusterFS as well.
 
 .PHONY: run test chaos takeovers over-etcd workload setup build deb deb-try lint bench clean
 
@@ -31,7 +31,7 @@ over-etcd: setup
 	ROPEWALK_TEST_STORE=etcd cargo test --workspace --test pjdfstest --test coherence --test fsx -- --nocapture
 
 workload: setup build
-	scripts/workload.sh
+	scripts/workload.sh $(WITH)
 
 setup:
 	scripts/setup.sh
