@@ -2,7 +2,11 @@
 //! only what was named is written, and the report is one page that a real browser shows without a network.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
+#[path = "common/browser.rs"]
+mod browser;
 mod common;
+#[path = "common/laid_out.rs"]
+mod laid_out;
 
 use std::{
     collections::BTreeSet,
@@ -282,4 +286,5 @@ fn shown_by_a_browser(page: &Path) {
         .unwrap();
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
     assert!(dom.contains("What was found") && dom.matches("<polyline").count() >= 2, "{dom}");
+    laid_out::laid_out(page, "run");
 }

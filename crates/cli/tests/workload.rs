@@ -3,7 +3,11 @@
 //! hosts, each with a link, CPUs and memory of its own for its mount and its jobs.
 #![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
+#[path = "common/browser.rs"]
+mod browser;
 mod common;
+#[path = "common/laid_out.rs"]
+mod laid_out;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,6 +92,7 @@ fn a_wrong_byte_fails_the_workload_and_right_ones_do_not() {
         page.contains("cumulative real time") && page.contains(">gsort<") && !page.contains(">dim_50mil<"),
         "the table of tests"
     );
+    laid_out::laid_out(&Path::new(&good).join("report.html"), "workload");
     // What jobs made is gone; the inputs stay.
     assert_eq!(entries(&pools[0]), ["ropewalk-workload".to_owned()].into());
     assert!(entries(&pools[1]).is_empty() && entries(&pools[2]).is_empty());
