@@ -101,6 +101,8 @@ struct State {
     last: Mark,
     /// Nothing is committed any more.
     failed: Option<StoreError>,
+    /// This machine's disk has failed: it gets nothing any more.
+    disk_fails: bool,
     /// Bytes of records since the table was durable.
     bytes: usize,
     /// Numbers up to which the table was durable, at the ends of the last rounds.
@@ -326,7 +328,17 @@ impl ReplicatedStore {
         let oldest = holder.oldest().unwrap_or(last.applied);
         let part = |k| oldest + last.applied.saturating_sub(oldest) * k / ROUNDS_KEPT as u64;
         let rounds = (1..=ROUNDS_KEPT as u64).map(part).collect();
-        let state = State { holder, mark, recent, base: None, last, failed: None, bytes: bytes_read, rounds };
+        let state = State {
+            holder,
+            mark,
+            recent,
+            base: None,
+            last,
+            failed: None,
+            disk_fails: false,
+            bytes: bytes_read,
+            rounds,
+        };
         let store = ReplicatedStore {
             table,
             etcd,
@@ -398,6 +410,12 @@ impl ReplicatedStore {
         })
     }
 
+    /// For tests: it writes its mark there from now on.
+    #[cfg(test)]
+    pub(super) fn mark_on(&self, mark: MarkFile) {
+        self.state.lock().mark = mark;
+    }
+
     /// What was committed.
     fn state_of(&self, state: &State) -> Result<Snapshot, StoreError> {
         // None only before the first commit of the table, or after a failed one.
@@ -411,8 +429,10 @@ impl Drop for ReplicatedStore {
         // A store that ends in good order needs little of its journal, and another manager need not wait for its lease.
         // Failing loses nothing but that.
         let state = &mut *self.state.lock();
-        let _ = state.mark.flush();
-        let _ = self.table.commit_marked(&state.recent.merged(), state.last, true);
+        if !state.disk_fails {
+            let _ = state.mark.flush();
+            let _ = self.table.commit_marked(&state.recent.merged(), state.last, true);
+        }
         self.etcd.resign(state.holder.leader(), self.following.heir());
     }
 }
@@ -435,13 +455,15 @@ impl Store for ReplicatedStore {
         }
         state.last = Mark { journal, applied: state.holder.last(), etcd: Some(crc) };
         let acked = Acked { journal, number: state.last.applied, crc };
-        state.mark.set(acked).map_err(|error| failed("write the mark of the", error))?;
+        // Whatever fails from here on: a table that says that it has this one gets it.
         state.recent.push(changes.clone());
-        match (state.bytes, state.recent.len()) {
+        let marked = state.mark.set(acked).map_err(|error| failed("write the mark of the", error));
+        let kept = marked.and_then(|()| match (state.bytes, state.recent.len()) {
             (ROUND_BYTES.., _) => self.settle(state, true),
             (_, RECENT_MAX..) => self.settle(state, false),
             _ => Ok(()),
-        }
+        });
+        kept.inspect_err(|error| (state.failed, state.disk_fails) = (Some(error.clone()), true))
     }
 
     fn describe(&self) -> String {

@@ -17,6 +17,7 @@ use super::{
         mark::{self, Acked, MarkFile},
         mark_path, memory,
         redb::Mark,
+        volatile::{Fails, Volatile},
     },
     Following, Place, ReplicatedStore, Standing,
     member::Member,
@@ -156,6 +157,30 @@ fn what_was_committed_is_there_after_a_crash_an_orderly_end_and_trimming() {
     let again = open(&copy, &place).unwrap();
     assert!(all(&again) == model);
     assert!(again.describe().contains("etcd://127.0.0.1:"), "{}", again.describe());
+}
+
+/// A disk that does not take the mark of what etcd has: no table claims a commit that it lacks.
+#[test]
+fn a_commit_whose_mark_is_not_written_is_there_when_the_store_is_opened_again() {
+    let etcd = Member::start(&[]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..10);
+    let medium = Volatile::new(true);
+    redb::StorageBackend::set_len(&medium, mark::BYTES).unwrap();
+    store.mark_on(
+        MarkFile::create(Box::new(medium.clone()), Acked { journal: 1, number: 0, crc: 0 }).unwrap(),
+    );
+    medium.fail(Fails::Writes, 0);
+    let last: Changes = [(b"last".to_vec(), Some(b"1".to_vec()))].into();
+    let error = store.commit(&last).unwrap_err().to_string();
+    assert!(error.contains("write the mark"), "{error}");
+    medium.mend();
+    assert_eq!(store.commit(&Changes::new()).unwrap_err().to_string(), error, "it does not go on");
+    drop(store);
+    memory::apply(&mut model, last);
+    assert!(all(&open(&path, &place).unwrap()) == model);
 }
 
 #[test]
