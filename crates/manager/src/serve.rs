@@ -217,12 +217,17 @@ impl Handler for Front {
             }
             let refusal = not_its_own.or_else(|| manager.beyond_limits(&request, &decoded));
             manager.drop_foreign_claims(request.header.session, &mut decoded);
-            if manager.overtaken(request.header.epoch) {
+            if manager.is_behind(request.header.epoch) {
                 if manager.has_others() {
                     // Another one has taken over: that is found out at etcd, and this one starts anew.
                     let refusal = MgrError::NotActive { active: None };
                     return Response::ok(frame::encode(&MgrReply::Error(refusal)));
                 }
+                // Whoever mounts could end it by a number.
+                if !matches!(request.peer.role, Role::Server | Role::Manager) {
+                    return Response::error(Status::BadRequest, manager.unknown_epoch(request.header.epoch));
+                }
+                manager.overtaken(request.header.epoch);
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }
             let (session, member) = (request.header.session, request.peer.member);

@@ -187,18 +187,29 @@ impl Manager {
         self.inner.tasks.lock().spawn(task);
     }
 
-    /// Somebody knows a newer map than this manager ever made: its store is an older copy, and what was acknowledged
-    /// since is not in it. The manager fails, unless another one may have taken over.
-    pub(crate) fn overtaken(&self, epoch: Epoch) -> bool {
+    /// Whether somebody says that he knows a newer map than this manager ever made.
+    pub(crate) fn is_behind(&self, epoch: Epoch) -> bool {
+        epoch > self.inner.map.borrow().epoch
+    }
+
+    /// A server knows a newer map than this manager ever made: its store is an older copy, and what was acknowledged
+    /// since is not in it. The manager fails.
+    pub(crate) fn overtaken(&self, epoch: Epoch) {
         let own = self.inner.map.borrow().epoch;
-        if epoch > own && !self.has_others() {
-            self.inner.writer.fail(format!(
-                "{} is an older copy: it knows epoch {own}, and epoch {epoch} has been given out; bring back the newest, \
-                 or go on without what it lacks by way of a dump (ropewalk manager dump, manager restore)",
-                self.inner.place
-            ));
-        }
-        epoch > own
+        self.inner.writer.fail(format!(
+            "{} is an older copy: it knows epoch {own}, and epoch {epoch} has been given out; bring back the newest, \
+             or go on without what it lacks by way of a dump (ropewalk manager dump, manager restore)",
+            self.inner.place
+        ));
+    }
+
+    /// What a client is told that says so: its word alone ends no manager.
+    pub(crate) fn unknown_epoch(&self, epoch: Epoch) -> String {
+        let own = self.inner.map.borrow().epoch;
+        format!(
+            "epoch {epoch} was never given out by this manager, which is at {own}: the request is wrong, or the manager's store an \
+             older copy, which its servers will say"
+        )
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {

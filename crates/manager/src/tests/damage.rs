@@ -99,12 +99,13 @@ async fn an_older_copy_is_found_by_whoever_saw_a_newer_map() {
                 .unwrap();
         (Manager::open(path).unwrap().serve(&endpoint).unwrap(), endpoint)
     };
-    let client = net::Endpoint::start(config()).unwrap();
+    let server = net::EndpointConfig { role: net::Role::Server, node: NodeId(1), ..config() };
+    let server = net::Endpoint::start(server).unwrap();
     let ask = async |endpoint: &net::Endpoint, epoch| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         let body = wire::frame::encode(&MgrRequest::GetMap);
         let call = net::Call { session, epoch, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
-        client.peer(endpoint.local_addrs()).call(call).await
+        server.peer(endpoint.local_addrs()).call(call).await
     };
     let (running, endpoint) = serve(&path);
     register(running.manager(), 2, 1).await;

@@ -85,6 +85,38 @@ async fn nobody_asks_for_another() {
     running.stop().await;
 }
 
+/// An epoch that was never given out: a server's word for it ends a manager with an older store, nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_is_not_ended_by_the_epoch_that_a_client_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("manager");
+    format(&path, spec(3)).unwrap();
+    let at = endpoint(Role::Manager, 0, vec!["127.0.0.1:0".parse().unwrap()]);
+    let running = Manager::open(&path).unwrap().serve(&at).unwrap();
+    let ask = async |role, node, epoch| {
+        let body = wire::frame::encode(&MgrRequest::GetMap);
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        let call = net::Call { epoch, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
+        endpoint(role, node, vec![]).peer(at.local_addrs()).call(call).await
+    };
+    for role in [Role::Client, Role::Admin] {
+        let error = ask(role, 0, Epoch(u64::MAX)).await.unwrap_err().to_string();
+        assert!(error.contains("never given out"), "{role:?}: {error}");
+        tokio::select! {
+            biased;
+            error = running.failed() => panic!("{role:?}: {error}"),
+            reply = ask(role, 0, Epoch(0)) => {
+                let reply = wire::frame::decode::<MgrReply>(&reply.unwrap().body).unwrap();
+                assert!(!matches!(reply, MgrReply::Error(_)), "{role:?}: {reply:?}");
+            }
+        }
+    }
+    assert!(ask(Role::Server, 1, Epoch(u64::MAX)).await.is_err());
+    let failed = tokio::time::timeout(Duration::from_secs(30), running.failed());
+    assert!(failed.await.unwrap().to_string().contains("older copy"));
+    running.stop().await;
+}
+
 /// A client with a certificate of its own.
 pub(super) fn client(member: u64) -> net::Endpoint {
     let secret = net::Secret::new([7; 32]);
