@@ -30,8 +30,8 @@ const DELETION: u32 = u32::MAX;
 
 /// What opening found.
 pub struct Found {
-    /// The journal, to write on behind what it holds. The caller makes the table durable and calls
-    /// [`Journal::restart`] before the first write.
+    /// The journal, durable as it was found. It takes nothing before the caller has made the table durable and called
+    /// [`Journal::restart`].
     pub journal: Journal,
     /// Changes that the table does not hold, in order.
     pub changes: Vec<Changes>,
@@ -42,7 +42,7 @@ pub struct Journal {
     medium: Box<dyn Medium>,
     id: u64,
     size: u64,
-    /// Where the next record goes.
+    /// Where the next record goes; none while it is all ones.
     position: u64,
     /// The last sequence number used.
     last: u64,
@@ -91,8 +91,10 @@ impl Journal {
         if let Some(text) = problem {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
+        // What was written last may not have been flushed; from now on it is taken for acknowledged.
+        medium.sync()?;
         let size = medium.size()?;
-        let journal = Journal { medium, id, size, position: size, last, crc: 0 };
+        let journal = Journal { medium, id, size, position: u64::MAX, last, crc: 0 };
         Ok(Found { journal, changes })
     }
 
@@ -126,7 +128,7 @@ impl Journal {
     /// [`next`](Self::next).
     pub fn append(&mut self, changes: &Changes) -> io::Result<bool> {
         let record = encode(self.id, self.next(), changes);
-        let end = self.position + record.len() as u64;
+        let end = self.position.saturating_add(record.len() as u64);
         if end > self.size {
             return Ok(false);
         }

@@ -83,6 +83,18 @@ impl JournaledStore {
         cache_bytes: usize,
         loses: Option<u64>,
     ) -> Result<JournaledStore, StoreError> {
+        let store = JournaledStore::open_unsettled(path, cache_bytes, loses)?;
+        store.settle_all().map_err(|error| refused(&journal_path(path), &io::Error::other(error)))?;
+        Ok(store)
+    }
+
+    /// The same of a store that has, or is, a copy ([`super::mirror`]): its journal stays as it is before the first commit, or
+    /// [`JournaledStore::settle_all`]. So the last record, which the other one may lack, is found again however often this is cut short.
+    pub(super) fn open_unsettled(
+        path: &Path,
+        cache_bytes: usize,
+        loses: Option<u64>,
+    ) -> Result<JournaledStore, StoreError> {
         if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
             look::renew(path, cache_bytes)?;
         }
@@ -170,7 +182,9 @@ impl JournaledStore {
             of => {
                 let acked = mark::read(&*mark).map_err(failed)?.filter(|acked| acked.journal == of.journal);
                 let acked = acked.ok_or_else(|| failed(invalid("no acknowledged commit")))?;
-                JournaledStore::resume(table, journal, mark, of, acked).map_err(failed)
+                let store = JournaledStore::resume(table, journal, mark, of, acked).map_err(failed)?;
+                store.settle_all()?;
+                Ok(store)
             }
         }
     }
@@ -220,9 +234,14 @@ impl JournaledStore {
             let state = &mut *store.state();
             *store.tail.lock() = changes.last().map(|changes| (state.journal.last(), changes.clone()));
             changes.into_iter().for_each(|changes| state.recent.push(changes));
-            store.settle(state, state.journal.last(), true).map_err(io::Error::other)?;
         }
         Ok(store)
+    }
+
+    /// The table takes all that the journal has, which begins anew.
+    pub(super) fn settle_all(&self) -> Result<(), StoreError> {
+        let state = &mut *self.state();
+        self.settle(state, state.journal.last(), true)
     }
 
     /// Gives a table that is a copy of another store's, up to a number, the journal and mark to go on with beside that one's.
@@ -313,11 +332,12 @@ impl Store for JournaledStore {
             self.settle(state, state.journal.last(), true)?;
             written = append(&mut state.journal)?;
         }
+        // Whatever fails from here on: a table that says that it has this one gets it.
+        state.recent.push(changes.clone());
         if written {
             self.acknowledge(state)?;
             statistics::committed(begun.elapsed());
         }
-        state.recent.push(changes.clone());
         match (written, state.recent.len()) {
             // It is larger than a journal.
             (false, _) => self.settle(state, state.journal.next(), true),
@@ -423,6 +443,31 @@ mod tests {
         // It is opened, as far as the mark, which is flushed; then the power goes again.
         assert!(open(&cut, true).is_err());
         let again = cut.each_ref().map(|medium| medium.power_cut(|| false));
+        let store = open(&again, false).unwrap();
+        assert_eq!((get(&store, "first"), get(&store, "second")), (Some(b"1".to_vec()), Some(b"2".to_vec())));
+    }
+
+    /// It was killed between the writing of a record and its flush; then the power goes while it is opened again.
+    #[test]
+    fn a_power_cut_while_a_record_is_found_that_was_not_flushed() {
+        let media = [Volatile::new(true), Volatile::new(true), Volatile::new(true)];
+        redb::StorageBackend::set_len(&media[1], 12 * 4096).unwrap();
+        redb::StorageBackend::set_len(&media[2], mark::BYTES).unwrap();
+        let open = |[table, journal, mark]: &[Volatile; 3], fails: bool| {
+            let store = RedbStore::on_backend(table.clone()).unwrap();
+            if fails {
+                table.fail(super::super::volatile::Fails::Writes, 0);
+            }
+            JournaledStore::on_media(store, Box::new(journal.clone()), Box::new(mark.clone()))
+        };
+        let store = open(&media, false).unwrap();
+        store.commit(&put("first", "1")).unwrap();
+        let killed = media.each_ref().map(|medium| medium.power_cut(|| true));
+        store.commit(&put("second", "2")).unwrap();
+        Medium::write_at(&killed[1], 0, &media[1].bytes()).unwrap();
+        // Its mark is flushed, and its table is not; so the record has to be.
+        assert!(open(&killed, true).is_err());
+        let again = killed.each_ref().map(|medium| medium.power_cut(|| false));
         let store = open(&again, false).unwrap();
         assert_eq!((get(&store, "first"), get(&store, "second")), (Some(b"1".to_vec()), Some(b"2".to_vec())));
     }

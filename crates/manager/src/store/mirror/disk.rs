@@ -90,7 +90,8 @@ impl Place for Mirror {
 
     fn open(&self, loses: Option<u64>) -> Result<Box<dyn Copied>, String> {
         self.has_all()?;
-        let store = JournaledStore::open_as(&self.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1));
+        let loses = loses.map(|seed| seed ^ 1);
+        let store = JournaledStore::open_unsettled(&self.table(), CACHE_BYTES, loses);
         let store = store.map_err(|error| error.to_string())?;
         Ok(Box::new(OnDisk { store, mirror: self.clone(), id: None }))
     }

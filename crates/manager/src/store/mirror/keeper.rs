@@ -273,7 +273,8 @@ impl Keeper {
         }
         if !matches!(state.at, At::Open { .. }) {
             state.at = At::Rest;
-            let copy = JournaledStore::open(&self.table(), CACHE_BYTES).map_err(|error| error.to_string())?;
+            let copy = JournaledStore::open_unsettled(&self.table(), CACHE_BYTES, None);
+            let copy = copy.map_err(|error| error.to_string())?;
             let tail = copy.take_tail();
             state.at = At::Open { copy: Box::new(copy), tail };
         }

@@ -28,7 +28,10 @@ pub(super) fn level(
         _ if last == copied => Ok(None),
         (Some((number, changes)), _) if number == last && last == copied + 1 => Ok(Some(changes)),
         (_, Some((number, changes))) if number == copied && copied == last + 1 => {
-            store.commit(&changes).map(|()| None).map_err(|error| Apart::Copy(error.to_string()))
+            let outcome = store.commit(&changes).map(|()| None);
+            outcome.map_err(|error| {
+                Apart::Store(format!("it does not take commit {number} from the copy: {error}"))
+            })
         }
         _ if copied > last => {
             let more = copied - last;

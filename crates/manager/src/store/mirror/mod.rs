@@ -81,17 +81,8 @@ impl MirroredStore {
         place: Arc<dyn Place>,
         loses: Option<u64>,
     ) -> Result<MirroredStore, StoreError> {
-        let store = JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| {
-            // Who has it open has the copy as well.
-            if matches!(error, StoreError::InUse { .. }) {
-                return error;
-            }
-            let looked = Arc::clone(&place);
-            match in_time(move || looked.whole()) {
-                Ok(Ok(())) => place.instead(path, &format!("{error}; its copy {} has all", place.name())),
-                _ => error,
-            }
-        })?;
+        let store = JournaledStore::open_unsettled(path, cache_bytes, loses);
+        let store = store.map_err(|error| instead_of(path, &place, error))?;
         let shared = Arc::new(Shared::new(Arc::clone(&place)));
         let store = Arc::new(store);
         let (end, ended) = mpsc::channel();
@@ -134,7 +125,22 @@ impl MirroredStore {
                 return Err(place.instead(path, &why));
             }
         }
+        // Both have the same now.
+        opened.store.settle_all().map_err(|error| instead_of(path, &place, error))?;
         Ok(opened)
+    }
+}
+
+/// What is told of a store that does not do: of its copy as well, if that has all.
+pub fn instead_of(path: &Path, place: &Arc<dyn Place>, error: StoreError) -> StoreError {
+    // Who has it open has the copy as well.
+    if matches!(error, StoreError::InUse { .. }) {
+        return error;
+    }
+    let looked = Arc::clone(place);
+    match in_time(move || looked.whole()) {
+        Ok(Ok(())) => place.instead(path, &format!("{error}; its copy {} has all", place.name())),
+        _ => error,
     }
 }
 

@@ -287,3 +287,24 @@ fn a_copy_that_was_given_up_is_none_to_an_older_witness() {
     let error = place.promote().unwrap_err();
     assert!(error.contains("not the copy that was kept last"), "{error}");
 }
+
+/// Only the copy has the last commit, and the manager is killed again each time before the store has it.
+#[test]
+fn starts_that_are_killed_before_the_store_has_the_last_commit_are_begun_anew() {
+    let (place, mut model) = (Machine::new(), Map::new());
+    let store = place.open();
+    whole(&store);
+    commit(&store, &mut model, 0..40);
+    drop(store);
+    let one = JournaledStore::open(&place.mirror.table(), 1 << 20).unwrap();
+    commit(&one, &mut model, 50..51);
+    drop(one);
+    for _ in 0..2 {
+        let copy = Place::open(&place.mirror, None).unwrap();
+        assert_eq!(copy.holds().1.map(|(_, changes)| changes), Some(put(50)));
+    }
+    let store = place.open();
+    assert!(store.remarks().is_empty() && all(&store) == model);
+    drop(store);
+    assert!(all(&JournaledStore::open(&place.mirror.table(), 1 << 20).unwrap()) == model);
+}
