@@ -6,8 +6,9 @@
 mod common;
 
 use std::{
-    fs,
-    path::PathBuf,
+    fs::{self, File},
+    io::{Read, Seek, Write},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -20,11 +21,16 @@ struct Container {
     mnt: PathBuf,
 }
 
+/// The same mount point in each, as containers of one image have it.
+fn mount_point(cluster: &Cluster) -> PathBuf {
+    let mnt = cluster.mnt().parent().unwrap().join("box");
+    fs::create_dir_all(&mnt).unwrap();
+    mnt.canonicalize().unwrap()
+}
+
 impl Container {
     fn start(cluster: &Cluster, name: &str) -> Container {
-        // The same mount point in each, as containers of one image have it.
-        let mnt = cluster.mnt().parent().unwrap().join("box");
-        fs::create_dir_all(&mnt).unwrap();
+        let mnt = mount_point(cluster);
         let log = fs::File::create(cluster.dir().join(format!("log/{name}.log"))).unwrap();
         let unshare = Command::new("unshare")
             .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"])
@@ -114,4 +120,53 @@ fn mounts_in_other_pid_namespaces_do_not_end_each_other() {
     ok(&["mount", "--dir", cluster.dir().to_str().unwrap(), "fs1", cluster.mnt().to_str().unwrap()]);
     assert!(!sessions().contains(&dead));
     cluster.down();
+}
+
+/// The process of the mount on this path that is no container's.
+fn process_of(cluster: &Cluster, mnt: &Path) -> Option<i32> {
+    let name = format!("mount{}", mnt.to_str().unwrap().replace('/', "-"));
+    cluster.processes().into_iter().find(|(process, _)| *process == name).map(|(_, pid)| pid)
+}
+
+/// Its own process ends with it, not that of the container.
+#[test]
+fn an_unmount_ends_the_mount_that_is_there() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"]);
+    // It is there first: whoever looks for a process by the mount point finds it.
+    let container = Container::start(&cluster, "a");
+    let inside = container.pid().unwrap();
+    let mnt = mount_point(&cluster);
+    let (dir, path) = (cluster.dir(), mnt.to_str().unwrap());
+    let mut held = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(container.path().join("held"))
+        .unwrap();
+    for (round, words) in [&["umount", path][..], &["umount", "--force", path]].into_iter().enumerate() {
+        ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", path]);
+        let own = process_of(&cluster, &mnt).unwrap();
+        assert_ne!(own, inside);
+        let name = format!("host{round}");
+        fs::write(mnt.join(&name), "host").unwrap();
+        let open = (round == 1).then(|| File::open(mnt.join(&name)).unwrap());
+        ok(words);
+        assert_eq!(process_of(&cluster, &mnt), None, "{words:?}: its process goes on");
+        drop(open);
+        assert_eq!(container.pid(), Some(inside), "{words:?}: the container's process is gone");
+        held.write_all(b"inside").unwrap();
+        held.sync_all().unwrap();
+        assert_eq!(fs::read_to_string(container.path().join(&name)).unwrap(), "host");
+    }
+    let mut all = String::new();
+    held.rewind().unwrap();
+    held.read_to_string(&mut all).unwrap();
+    assert_eq!(all, "insideinside");
+    // So does the end of the cluster.
+    ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", path]);
+    drop(held);
+    ok(&["down", "--force", "--dir", dir.to_str().unwrap()]);
+    assert_eq!(process_of(&cluster, &mnt), None);
+    assert_eq!(container.pid(), Some(inside), "the container's process is gone");
 }

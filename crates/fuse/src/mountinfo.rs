@@ -32,6 +32,29 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<Mounted>> {
     Ok(mounts()?.into_iter().rfind(|m| m.path == path))
 }
 
+/// The same as another process sees it, in its mount namespace and under its root directory.
+pub fn mounted_for(pid: u32, path: &Path) -> io::Result<Option<Mounted>> {
+    let table = fs::read(format!("/proc/{pid}/mountinfo"))?;
+    Ok(parse(&table).filter(|m| m.path == path).last())
+}
+
+/// Whether a process has the FUSE connection of the mount with this device number open. `None` where that is not to be seen:
+/// an older kernel does not say it, nor any of another user's process. A connection whose mount is gone keeps its number,
+/// which another mount may have by then.
+pub fn has_connection(pid: u32, device: (u32, u32)) -> Option<bool> {
+    let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?.flatten();
+    let said: Vec<String> = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();
+    connections(said.iter().map(String::as_str), device)
+}
+
+fn connections<'a>(said: impl Iterator<Item = &'a str>, device: (u32, u32)) -> Option<bool> {
+    let number =
+        |info: &str| info.lines().find_map(|l| l.strip_prefix("fuse_connection:"))?.trim().parse().ok();
+    let found: Vec<u32> = said.filter_map(number).collect();
+    // Such mounts have no device of their own: the major number is 0.
+    (!found.is_empty()).then(|| device.0 == 0 && found.contains(&device.1))
+}
+
 /// A process in another mount namespace (a container, most often) that still sees a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -153,6 +176,16 @@ mod tests {
         assert_eq!(mounts[0].path, Path::new("/mnt a"));
         assert_eq!((mounts[0].kind.as_str(), mounts[0].source.as_str()), ("fuse.ropewalk", "fs1"));
         assert_eq!((mounts[1].source.as_str(), mounts[1].device), ("/dev/x\\y", (0, 5)));
+    }
+
+    #[test]
+    fn connections_are_told_by_what_is_said_of_files() {
+        let (plain, fuse) = ("pos:\t0\nino:\t90\n", "pos:\t0\nino:\t90\nfuse_connection:\t41\n");
+        assert_eq!(connections([plain].into_iter(), (0, 41)), None, "an older kernel");
+        assert_eq!(connections([plain, fuse].into_iter(), (0, 41)), Some(true));
+        assert_eq!(connections([fuse, plain].into_iter(), (0, 42)), Some(false));
+        assert_eq!(connections([fuse].into_iter(), (8, 41)), Some(false));
+        assert_eq!(connections(["fuse_connection:\tx\n"].into_iter(), (0, 41)), None);
     }
 
     #[test]

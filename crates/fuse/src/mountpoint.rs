@@ -192,7 +192,16 @@ fn said(output: &Output) -> String {
 /// requests end with ECONNABORTED, and so does whoever waits for one, this call included. Without, refused with
 /// [`MountError::Busy`] while something is in use.
 pub fn unmount(path: &Path, force: bool) -> Result<(), MountError> {
-    let flags = if force { libc::MNT_FORCE | libc::MNT_DETACH } else { libc::UMOUNT_NOFOLLOW };
+    take_away(path, if force { libc::MNT_FORCE | libc::MNT_DETACH } else { libc::UMOUNT_NOFOLLOW })
+}
+
+/// Frees the directory; whatever is under way and open goes on, and the mount with it until that is closed.
+pub fn detach(path: &Path) -> Result<(), MountError> {
+    take_away(path, libc::MNT_DETACH)
+}
+
+fn take_away(path: &Path, flags: libc::c_int) -> Result<(), MountError> {
+    let has = |flag| flags & flag != 0;
     let error = match sys::unmount(path, flags) {
         Ok(()) => return Ok(()),
         Err(error) => error,
@@ -200,11 +209,11 @@ pub fn unmount(path: &Path, force: bool) -> Result<(), MountError> {
     if error.kind() != ErrorKind::PermissionDenied || sys::effective_ids().0 == 0 {
         return Err(unmount_error(path, error));
     }
-    if force {
+    if has(libc::MNT_FORCE) {
         abort_connection(path);
     }
     let mut command = Command::new(HELPER);
-    command.arg("-u").args(force.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
+    command.arg("-u").args(has(libc::MNT_DETACH).then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         // The helper has one exit status for all; whether something is in use can be seen.

@@ -20,7 +20,7 @@ use crate::{
     process::{
         self, control, ident,
         mounts::{
-            UMOUNT_PATIENCE, check_mountpoint, is_mounted, mount_pid, mounts_of, process_name,
+            UMOUNT_PATIENCE, check_mountpoint, is_mounted, mounts_of, process_name, server_of,
             wait_predecessor,
         },
         units,
@@ -175,11 +175,25 @@ pub fn umount(args: &args::Umount) -> Result<()> {
 /// Unmounts, and waits until the mount's process has written everything and ended. By force it always returns, and the
 /// mount is gone.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
-    let process = mount_pid(mountpoint);
-    if force {
-        return unmount_by_force(mountpoint, process);
+    let Some(device) = device_at(mountpoint) else { return Ok(()) };
+    // Bound to several places, it goes on with what is left.
+    let places = || fuse::mounts().map_or(0, |mounts| mounts.iter().filter(|m| m.device == device).count());
+    let in_several = places() > 1;
+    let goes_on = || in_several && places() > 0;
+    let server = server_of(mountpoint);
+    if let Err(error) = &server {
+        output::note(&format!("{error:#}. Whether all is written that was written there is not known"));
     }
-    let device = fuse::mounted_at(mountpoint)?.map(|mounted| mounted.device);
+    if force {
+        // Nobody is cut off who may go on elsewhere.
+        if in_several || server.is_err() {
+            fuse::detach(mountpoint)?;
+        }
+        return match server {
+            Ok(process) if !goes_on() => unmount_by_force(mountpoint, device, process),
+            _ => Ok(()),
+        };
+    }
     match fuse::unmount(mountpoint, false) {
         Err(fuse::MountError::Busy { .. }) => bail!(
             "{} is in use; close what is open there (`fuser -vm {}` shows who), or use --force",
@@ -188,8 +202,9 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         ),
         outcome => outcome?,
     }
+    let process = server.ok().flatten().filter(|_| !goes_on());
     let Some(process) = process.filter(|process| !ended(*process, HELD_AFTER)) else { return Ok(()) };
-    let holders = || device.map(fuse::held_elsewhere).unwrap_or_default();
+    let holders = || fuse::held_elsewhere(device);
     let held = holders();
     if !held.is_empty() {
         output::note(&held_by(mountpoint, &held));
@@ -215,6 +230,12 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     )
 }
 
+/// Which mount of ours is there.
+fn device_at(mountpoint: &Path) -> Option<(u32, u32)> {
+    let mounted = fuse::mounted_at(mountpoint).ok().flatten();
+    mounted.filter(|mounted| mounted.kind == fuse::KIND).map(|mounted| mounted.device)
+}
+
 /// Who keeps a mount that is unmounted here, and what to do about it.
 fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
     let of = |holder: &fuse::Holder| {
@@ -232,12 +253,12 @@ fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
 
 /// Told to end, a mount's process takes its mount away itself and writes everything. One that hangs is cut off from the
 /// kernel, so that nobody waits for it any more, and is killed if it does not end then.
-fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
+fn unmount_by_force(mountpoint: &Path, device: (u32, u32), process: Option<(u32, u64)>) -> Result<()> {
     let hangs = process.filter(|&process| {
         units::end(process.0);
         !ended(process, FORCE_PATIENCE)
     });
-    if is_mounted(mountpoint) {
+    if device_at(mountpoint) == Some(device) {
         fuse::unmount(mountpoint, true)?;
     }
     if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {

@@ -52,7 +52,7 @@ pub fn perf(args: &Perf) -> Result<()> {
 /// The processes on this machine that serve the file, besides this one.
 fn processes(dir: Option<&ClusterDir>, mountpoint: Option<&Path>) -> Vec<Process> {
     let mut found = Vec::new();
-    if let Some((pid, _)) = mountpoint.and_then(mounts::mount_pid) {
+    if let Some((pid, _)) = mountpoint.and_then(|at| mounts::server_of(at).ok().flatten()) {
         found.push(Process { role: CLIENT, pid });
     }
     if let Some(dir) = dir {
