@@ -10,6 +10,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -109,6 +110,63 @@ fn a_mount_that_a_container_holds_says_so_and_goes_when_it_does() {
     holder.wait().unwrap();
     assert_eq!(fs::read(mounts.at(0, "held")).unwrap(), vec![7; 3 << 20]);
     assert_eq!(fs::read(mounts.at(0, "more")).unwrap(), vec![8; 3 << 20], "what was written is not lost");
+    mounts.cluster.down();
+}
+
+/// A program that has a file mapped, with no descriptor of it, and has changed each page of it to `n`.
+fn mapping(path: &Path, n: u8, before: &[&str]) -> Child {
+    let script = "import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(file, 16 << 20)
+mapped = mmap.mmap(file, 16 << 20)
+# It has a descriptor of its own.
+os.closerange(3, 64)
+for page in range(0, 16 << 20, 4096):
+    mapped[page] = int(sys.argv[2])
+print(flush=True)
+sys.stdin.read()
+os._exit(0)";
+    let n = n.to_string();
+    let words = [before, &["python3", "-c", script, path.to_str().unwrap(), &n]].concat();
+    let mut command = Command::new(words[0]);
+    let mut child = command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
+/// syncfs(2) waits for none of these pages.
+#[test]
+fn what_programs_have_changed_in_mappings_is_written_at_the_end() {
+    const OTHERS: [&str; 4] = ["unshare", "--mount", "--propagation", "private"];
+    let mounts = Mounts::in_memory(1);
+    let ways = ["a signal", "a signal, mapped in a container", "a signal after umount -l", "force"];
+    for (n, how) in ways.into_iter().enumerate() {
+        // Over both transports, where there are both.
+        if n > 0 {
+            mounts.mount_by(&mounts.all[0], if n % 2 == 0 { "auto" } else { "classic" });
+        }
+        let (path, process) = (mounts.at(0, &n.to_string()), mounts.process(0));
+        let mut mapping = mapping(&path, n as u8 + 1, if n == 1 { &OTHERS } else { &[] });
+        match n {
+            3 => drop(by_force(&mounts, 0)),
+            2 => rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH).unwrap(),
+            _ => {}
+        }
+        if n < 3 {
+            kill_process(process, Signal::TERM).unwrap();
+        }
+        until("the mount's process has ended", || {
+            mounts.cluster.processes().iter().all(|(_, pid)| *pid != process.as_raw_nonzero().get())
+        });
+        mounts.mount_by(&mounts.all[0], "classic");
+        let content = fs::read(&path).unwrap();
+        let lost = content.chunks(4096).filter(|page| page[0] != n as u8 + 1).count();
+        assert_eq!((content.len(), lost), (16 << 20, 0), "{how}: pages are lost\n{}", mounts.cluster.logs());
+        drop(mapping.stdin.take());
+        mapping.wait().unwrap();
+        ok(&["umount", mounts.all[0].to_str().unwrap()]);
+    }
+    mounts.mount(&mounts.all[0]);
     mounts.cluster.down();
 }
 

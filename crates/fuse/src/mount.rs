@@ -3,7 +3,6 @@
 //! taken away by force, so that a failing process leaves no dead directory behind.
 
 use std::{
-    fs::File,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -25,16 +24,14 @@ use crate::{
     options::{MountOptions, Transport},
     rights::Rights,
     session::{KernelSide, Session},
-    sys, tune,
+    tune,
     uring::Rings,
     waiting::InFlight,
+    write_out::write_out,
 };
 
 /// How long an unmount that the kernel has done waits for the last data to be durable.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
-
-/// How long a forced end waits for the kernel to write its dirty pages.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the kernel may take to let go what is unmounted, before it counts as held by another mount namespace.
 const HELD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -175,6 +172,17 @@ impl<C: Calls> Mount<C> {
         MountStatus { open_files, inodes, references, waiting, agreed: self.agreed }
     }
 
+    /// Completes when the kernel's side of the mount is gone; what is left is being made durable.
+    pub async fn gone(&self) {
+        // An error here means that the sender is gone: the readers ended all the same.
+        drop(self.readers.clone().wait_for(Option::is_some).await);
+    }
+
+    /// Bytes of its pages that the kernel has written. While this grows, the end of the mount goes on.
+    pub fn pages_written(&self) -> u64 {
+        self.session.page_writes.written()
+    }
+
     /// Completes when the mount is gone, by [`Mount::unmount`] or from outside (`umount`), and
     /// everything is durable; an error if it could not be made so. Can be awaited any number of times.
     pub async fn unmounted(&self) -> MountEnd {
@@ -204,9 +212,10 @@ impl<C: Calls> Mount<C> {
         end.unwrap_or_else(|_| Err(Arc::new(self.not_durable(libc::ETIMEDOUT))))
     }
 
-    /// The end on SIGTERM: unmounts if nothing is in use; otherwise writes what the kernel still holds
+    /// The end on SIGTERM: unmounts if nothing is in use; otherwise has what the kernel still holds written
     /// and unmounts by force, since a process that was told to end will not be asked twice. A mount that another
-    /// mount namespace holds is not waited for: it is dead there, once its process has ended.
+    /// mount namespace holds, or that was unmounted while it was in use, is not waited for: it is dead there, once its process
+    /// has ended. An error if something that was written, or changed in a mapping, before this may be lost.
     pub async fn end_on_signal(&self) -> MountEnd {
         match self.unmount_here(false).await {
             Ok(()) if self.is_held_elsewhere().await => return self.end_elsewhere().await,
@@ -216,33 +225,32 @@ impl<C: Calls> Mount<C> {
             }
             Err(error) => return Err(error),
         }
-        let path = self.place.path.clone();
-        let synced = tokio::task::spawn_blocking(move || File::open(path).and_then(|f| sys::syncfs(&f)));
-        if let Ok(Ok(Err(error))) = tokio::time::timeout(SYNC_TIMEOUT, synced).await {
-            tracing::warn!(%error, "pages of the kernel could not be written");
-        }
+        self.write_out(Some(self.place.path.clone())).await;
         self.unmount_here(true).await?;
         self.unmounted().await
     }
 
+    async fn write_out(&self, place: Option<PathBuf>) {
+        write_out(&self.session, place, || self.readers.borrow().is_some()).await;
+    }
+
     /// Whether what is unmounted here goes on in another mount namespace.
     async fn is_held_elsewhere(&self) -> bool {
-        let mut readers = self.readers.clone();
-        let gone = tokio::time::timeout(HELD_TIMEOUT, readers.wait_for(Option::is_some)).await;
-        let is_held = gone.is_err();
+        let is_held = tokio::time::timeout(HELD_TIMEOUT, self.gone()).await.is_err();
         if is_held {
             let holders = self.place.device.map(held_elsewhere);
-            tracing::warn!(path = %self.place.path.display(), ?holders, "told to end, and other mount namespaces hold it: it ends there as well");
+            tracing::warn!(path = %self.place.path.display(), ?holders, "told to end, and it is still held, by other mount namespaces or by what is open: it ends there as well");
         }
         is_held
     }
 
-    /// Makes everything durable that was answered, and answers nothing more: the kernel, and with it the other mount namespaces, learn
+    /// Has the kernel write what it holds, makes everything durable that was answered, and serves nothing more: the kernel, and with it the other mount namespaces, learn
     /// of the end when the process has ended.
     async fn end_elsewhere(&self) -> MountEnd {
+        self.write_out(None).await;
         self.session.stop_serving().await;
         let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
-        let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT)));
+        let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT))).and(self.session.pages_written());
         durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)))
     }
 

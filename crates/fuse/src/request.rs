@@ -117,6 +117,16 @@ impl Operation {
             _ => None,
         }
     }
+
+    /// How many bytes of its pages the kernel writes by it, if it does.
+    pub fn page_bytes(&self) -> Option<u64> {
+        match self {
+            Operation::Write { write_flags, data, .. } if write_flags & abi::WRITE_CACHE != 0 => {
+                Some(data.len() as u64)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A decoded request.

@@ -28,6 +28,7 @@ use crate::{
     rights::Rights,
     statistics,
     waiting::{Waiting, interrupted},
+    write_out::PageWrites,
 };
 
 /// How long the end of a mount waits for requests under way; each has a shorter deadline of its own.
@@ -98,6 +99,7 @@ pub struct Session<C> {
     shared: RwLock<bool>,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
+    pub(crate) page_writes: PageWrites,
     permits: Arc<Semaphore>,
     requests_max: u32,
     /// Half of the requests under way may be waits for locks.
@@ -126,6 +128,7 @@ impl<C: Calls> Session<C> {
             shared: RwLock::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
+            page_writes: PageWrites::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
             lock_waits: Semaphore::new((requests_max as usize / 2).max(1)),
@@ -158,8 +161,15 @@ impl<C: Calls> Session<C> {
                 }
             }
             Operation::Interrupt { unique } => self.interrupt(&header, unique, sink),
+            Operation::Read { .. } | Operation::Write { .. } if self.page_writes.are_refused() => {
+                self.page_writes.refused(operation.page_bytes().unwrap_or_default());
+                drop(sink.send(header.unique, libc::EIO, &[]));
+            }
             operation => {
-                let Some(reply) = self.admit(header, sink) else { return };
+                let Some(reply) = self.admit(header, sink) else {
+                    // As of a mount whose process has ended. A thread of this one may wait in the kernel for the answer.
+                    return drop(sink.send(header.unique, libc::ENOTCONN, &[]));
+                };
                 self.start(Box::pin(self.clone().answer(header, operation, payload, reply)));
             }
         }
@@ -200,13 +210,15 @@ impl<C: Calls> Session<C> {
             Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
             _ => None,
         };
-        let offset = operation.offset();
+        let (offset, pages) = (operation.offset(), operation.page_bytes());
+        pages.inspect(|&bytes| self.page_writes.begun(bytes));
         let result = match self.rights.caller(&header) {
             None => self.serve(&header, operation, payload).await,
             Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
         };
         let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         let error = result.as_ref().err().copied();
+        pages.inspect(|&of| self.page_writes.done(of, bytes == of));
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(&header, reply, answer),
@@ -311,7 +323,7 @@ impl<C: Calls> Session<C> {
         (self.files().len(), inodes, references)
     }
 
-    /// Waits for requests under way. Those that come later are not served: they end when the process does.
+    /// Waits for requests under way. Those that come later are refused.
     pub async fn stop_serving(&self) {
         self.waiting.end_lock_waits();
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, self.permits.acquire_many(self.requests_max)).await;
@@ -335,7 +347,18 @@ impl<C: Calls> Session<C> {
         for (ino, n) in self.inodes.drain() {
             self.calls.forget(ino, n);
         }
-        self.calls.sync_all().await
+        let durable = self.calls.sync_all().await;
+        durable.and(self.pages_written())
+    }
+
+    /// Whether what programs had changed in mappings when the mount was told to end is known to be written. Once nothing is served.
+    pub fn pages_written(&self) -> Result<(), Errno> {
+        let Some(bytes) = self.page_writes.lost() else { return Ok(()) };
+        tracing::error!(
+            bytes,
+            "what programs had changed in mappings could not be written, at least so much of it"
+        );
+        Err(Errno(libc::EIO))
     }
 }
 

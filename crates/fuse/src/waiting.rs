@@ -110,6 +110,15 @@ impl Waiting {
         }
     }
 
+    /// Answers requests that the kernel has pages locked for with an error. What is done for them goes on.
+    pub fn cut_pages(&self, error: i32) {
+        for part in &self.parts {
+            let of_pages = |cell: &&Arc<Cell>| matches!(cell.header().opcode, opcode::READ | opcode::WRITE);
+            let cells: Vec<_> = part.lock().values().filter(of_pages).cloned().collect();
+            cells.iter().for_each(|cell| cell.cut(error));
+        }
+    }
+
     /// All requests in flight, longest first.
     pub fn list(&self) -> Vec<InFlight> {
         let mut list = Vec::new();

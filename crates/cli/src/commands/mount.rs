@@ -23,18 +23,21 @@ use crate::{
             UMOUNT_PATIENCE, check_mountpoint, is_mounted, mounts_of, process_name, server_of,
             wait_predecessor,
         },
-        units,
+        pid_file, units,
     },
 };
 
 /// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a mount that is told to go by force has to take itself away, with what the kernel holds for it.
-const FORCE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a mount that is told to go by force may write nothing of what the kernel holds for it, before it is cut off.
+const FORCE_PATIENCE: Duration = Duration::from_secs(15);
 
-/// And then to write what it holds itself.
-const KILL_PATIENCE: Duration = Duration::from_secs(25);
+/// And then nothing of what it holds itself, before it is killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long the end of a process is waited for that goes on writing.
+const END_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A mount whose process has not ended so long after may be held by others.
 const HELD_AFTER: Duration = Duration::from_secs(2);
@@ -251,17 +254,26 @@ fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
     )
 }
 
-/// Told to end, a mount's process takes its mount away itself and writes everything. One that hangs is cut off from the
-/// kernel, so that nobody waits for it any more, and is killed if it does not end then.
+/// Told to end, a mount's process takes its mount away itself and writes everything. As long as it does it has time. One that hangs
+/// is cut off from the kernel, so that nobody waits for it any more, and is killed if it does not end then.
 fn unmount_by_force(mountpoint: &Path, device: (u32, u32), process: Option<(u32, u64)>) -> Result<()> {
     let hangs = process.filter(|&process| {
         units::end(process.0);
         !ended(process, FORCE_PATIENCE)
     });
+    let is_interrupted = |pid| match interrupt::asked() {
+        true => bail!(Interrupted(format!(
+            "{}: its process {pid} was told to end, and goes on",
+            mountpoint.display()
+        ))),
+        false => Ok(()),
+    };
+    hangs.map_or(Ok(()), |(pid, _)| is_interrupted(pid))?;
     if device_at(mountpoint) == Some(device) {
         fuse::unmount(mountpoint, true)?;
     }
     if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
+        is_interrupted(pid)?;
         control::kill(pid);
         output::note(&format!(
             "{}: process {pid} did not end and was killed; what it had not yet written is lost",
@@ -271,12 +283,18 @@ fn unmount_by_force(mountpoint: &Path, device: (u32, u32), process: Option<(u32,
     Ok(())
 }
 
-/// Waits for the end of a process; false if it lives on.
+/// Waits for the end of a process; false if it lives on, and was not seen to write for so long.
 fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
-    let end = Instant::now() + patience;
+    let file = pid_file::held_by(pid);
+    let wrote = || file.as_ref()?.metadata().ok()?.modified().ok();
+    let (begun, mut before, mut last) = (Instant::now(), wrote(), Instant::now());
     while ident::start_ticks(pid) == Some(start) {
-        if Instant::now() > end || interrupt::asked() {
+        let now = wrote();
+        if now != before {
+            (before, last) = (now, Instant::now());
+        }
+        if last.elapsed() > patience || begun.elapsed() > END_TIMEOUT || interrupt::asked() {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -22,6 +22,9 @@ use crate::{
 /// How long the end of a mount may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
+/// How often whoever waits for the end hears that it goes on, as long as it does.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
 /// `ropewalk mount --foreground`: until unmounted or told to end.
 pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
     access::close_what_is_made();
@@ -75,16 +78,38 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         let _ = running.mount.set(Arc::downgrade(&mount)); // once
         presence.ready()?;
         tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
-        let ended = tokio::select! {
-            // The kernel's side is gone already in the first case; told to end, it is unmounted first.
-            end = mount.unmounted() => end,
-            () = stop.wait() => mount.end_on_signal().await,
+        let told = tokio::select! {
+            () = mount.gone() => false,
+            () = stop.wait() => true,
         };
-        tracing::info!("unmounted");
-        client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
-        ended.context("the mount ended")
+        let end = async {
+            let ended = if told { mount.end_on_signal().await } else { mount.unmounted().await };
+            client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
+            ended.context("the mount ended")
+        };
+        let left = || (mount.pages_written(), client.pool_use().dirty);
+        tokio::select! {
+            ended = end => ended,
+            never = tell_progress(&presence, left) => never,
+        }
     });
+    if ended.is_ok() {
+        tracing::info!("unmounted");
+    }
     // All that it runs ends before its pid file goes.
     drop(runtime);
     ended
+}
+
+/// Says that the end goes on whenever what is left has changed.
+async fn tell_progress<T: PartialEq>(presence: &Presence, left: impl Fn() -> T) -> ! {
+    let mut before = None;
+    loop {
+        let now = Some(left());
+        if now != before {
+            presence.goes_on();
+            before = now;
+        }
+        tokio::time::sleep(TELL_EVERY).await;
+    }
 }

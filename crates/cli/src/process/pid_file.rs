@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Write,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -69,6 +69,14 @@ pub fn live_pid(path: &Path) -> Option<u32> {
     (here && start_ticks(pid) == Some(ticks)).then_some(pid)
 }
 
+/// The pid file that a process holds. When it was last changed tells when the process was last seen to write what is left.
+pub fn held_by(pid: u32) -> Option<fs::File> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().map(|entry| entry.path());
+    let is_one = |file: &PathBuf| fs::read_link(file).is_ok_and(|to| to.extension() == Some("pid".as_ref()));
+    // By the descriptor: its name may mean another file here.
+    files.filter(is_one).find_map(|file| fs::File::open(file).ok())
+}
+
 /// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
 pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     let end = Instant::now() + patience;
@@ -92,6 +100,11 @@ mod tests {
         let unseen = || assert_eq!(live_pid(&path), None, "what is done first is done before it is seen");
         let held = claim_pid_file(&path, Duration::ZERO, unseen).unwrap().unwrap();
         assert_eq!(live_pid(&path), Some(std::process::id()));
+        let stamp = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+        held.set_modified(stamp).unwrap();
+        let seen = held_by(std::process::id()).unwrap().metadata().unwrap();
+        assert_eq!(seen.ino(), held.metadata().unwrap().ino());
+        assert_eq!(seen.modified().unwrap(), stamp);
         let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
         fs::write(&path, elsewhere).unwrap();
         assert_eq!(live_pid(&path), None, "its number is somebody else's here");

@@ -1,6 +1,6 @@
 //! One process of a name at a time: its pid file, held, and its ready file.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -15,7 +15,7 @@ pub struct Presence {
     pid: PathBuf,
     ready: PathBuf,
     /// Locked as long as this process is the one of its name.
-    _held: fs::File,
+    held: fs::File,
 }
 
 impl Presence {
@@ -32,7 +32,7 @@ impl Presence {
         let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE, unready)? else {
             bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
         };
-        Ok(Presence { pid: pid_file, ready, _held: held })
+        Ok(Presence { pid: pid_file, ready, held })
     }
 
     /// Ends the process that is told to stop while a thread of it is at a step of its start: that cannot be ended and would be
@@ -55,6 +55,13 @@ impl Presence {
     fn clear(&self) {
         let _ = fs::remove_file(&self.ready);
         let _ = fs::remove_file(&self.pid);
+    }
+
+    /// Says that this process, which ends, still writes what is left: to who waits for its end ([`pid_file::held_by`]).
+    pub fn goes_on(&self) {
+        if let Err(error) = self.held.set_modified(SystemTime::now()) {
+            tracing::warn!(%error, "who waits for the end of this process may think that it hangs");
+        }
     }
 
     /// Says that this process serves: to who started it, and to the service manager. Within the runtime.
