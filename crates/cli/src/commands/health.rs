@@ -196,10 +196,11 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     remarks.extend(in_the_clear);
     remarks.extend(standing);
     for damage in &report.store_damage {
-        remarks.push(format!(
-            "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \
-             restore it, or an older one, into a new store"
-        ));
+        let remedy = match super::manager::copy_that_counts(dir) {
+            Some(copy) => format!("stop the manager: {copy}"),
+            None => "take a dump now (`ropewalk manager dump`, --damaged if need be), and restore it, or an older one, into a new store".into(),
+        };
+        remarks.push(format!("the manager's store is damaged: {damage}; {remedy}"));
     }
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
         let mut its = members.iter().filter(|member| member.node == Some(node.id)).peekable();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use manager::store::{self, Damaged, DumpWriter, KeyText, Look};
+use manager::store::{self, CopyPlace as _, Damaged, DumpWriter, KeyText, Look};
 use serde::Serialize;
 use wire::mgr::{MgrReply, MgrRequest};
 
@@ -196,6 +196,24 @@ fn resting(dir: &ClusterDir) -> Result<PathBuf> {
     }
 }
 
+/// That a copy of the store counts, and what takes it. None: there is none, or it is behind.
+pub(super) fn copy_that_counts(dir: &ClusterDir) -> Option<String> {
+    if let Some(copy) = dir.mirror().filter(|copy| copy.whole().is_ok()) {
+        let taken = dir.file.mirror.as_deref().unwrap_or(&dir.path).display();
+        return Some(format!(
+            "the copy of the store {} has all: `ropewalk manager promote --dir {} --from-mirror {taken}` takes it",
+            copy.name(),
+            dir.path.display()
+        ));
+    }
+    let (name, own) = (dir.file.mirror_on.as_ref()?, dir.file.own_managers().into_iter().next()?);
+    dir.witness_of(&dir.data_of(&own)).names_one().then(|| {
+        format!(
+            "the copy of the store on {name} has all: `ropewalk manager promote --from-mirror`, on the machine of {name}, takes it"
+        )
+    })
+}
+
 /// Refuses to make a store from a dump where something would be lost, or be at odds with it: tables that are here, another machine's
 /// manager that is active, a journal that etcd has.
 fn nothing_is_replaced(dir: &ClusterDir) -> Result<()> {
@@ -271,16 +289,20 @@ pub fn check(listing: &Listing) -> Result<()> {
             place.display()
         ));
     }
+    let copy = copy_that_counts(&dir).map_or(String::new(), |copy| format!("; {copy}"));
     match count {
         0 => Ok(()),
-        1 => bail!("one thing is wrong with {}", place.display()),
-        _ => bail!("{count} things are wrong with {}", place.display()),
+        1 => bail!("one thing is wrong with {}{copy}", place.display()),
+        _ => bail!("{count} things are wrong with {}{copy}", place.display()),
     }
 }
 
 /// `ropewalk manager accept-loss`.
 pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
     let dir = args.dir.open()?;
+    if let Some(copy) = copy_that_counts(&dir) {
+        bail!("{copy}; before anything is given up, the copy is to be: `ropewalk manager mirror --off`");
+    }
     if dir.file.all_managers().len() > 1 {
         bail!(
             "there are several managers, each with the whole table: move a damaged one's directory away, and start it; it copies the \
@@ -319,6 +341,11 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
         store.display(),
         dir.path.display()
     ));
+    if let Some(copy) = copy_that_counts(&dir) {
+        output::line(format!(
+            "{copy}; this store is not started with it beside: give it up before (`ropewalk manager mirror --off`)"
+        ));
+    }
     if dir.file.all_managers().len() > 1 {
         output::line(
             "it is started first; the others copy its table: move their directories away, on every machine, before they are started",

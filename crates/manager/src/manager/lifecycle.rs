@@ -35,7 +35,7 @@ use crate::{
     namespace::DirHash,
     scrub,
     store::{
-        CopyPlace, JournaledStore, MirroredStore, Place, ReplicatedStore, Snapshot, Standing, Store,
+        self, CopyPlace, JournaledStore, MirroredStore, Place, ReplicatedStore, Snapshot, Standing, Store,
         StoreError,
     },
 };
@@ -112,7 +112,14 @@ impl Manager {
                 let standing = Standing { lease, sees, ..standing.clone() };
                 Arc::new(ReplicatedStore::open_as(&path, cache, place, &standing)?)
             }
-            (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, Arc::clone(mirror), loses)?),
+            (None, Some(mirror)) => {
+                let store = Arc::new(MirroredStore::open(&path, cache, Arc::clone(mirror), loses)?);
+                return Manager::on_store(store, dir).map_err(|error| match error {
+                    // What cannot be read.
+                    ManagerError::Store(error) => store::instead_of(&path, mirror, error).into(),
+                    error => error,
+                });
+            }
             (None, None) => Arc::new(JournaledStore::open_as(&path, cache, loses)?),
         };
         Manager::on_store(store, dir)

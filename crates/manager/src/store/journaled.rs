@@ -493,6 +493,7 @@ mod tests {
         copy_of(&path, &crashed);
         drop(store);
 
+        assert_eq!(Look::open(&crashed, 1 << 20).unwrap().flaw().unwrap(), None);
         let table = RedbStore::open(&crashed, 1 << 20).unwrap();
         assert_eq!(get(&table, "b"), None, "the table alone does not have it");
         drop(table);

@@ -27,6 +27,8 @@ pub struct Look {
     pub problems: Vec<String>,
     /// Number of the last commit there is.
     pub last: u64,
+    /// Which journal it has; 0: none yet.
+    pub journal: u64,
     /// Whether the files are those of an earlier version.
     pub former: bool,
 }
@@ -37,8 +39,10 @@ impl Look {
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Look, StoreError> {
         let former = blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former;
         let table = RedbStore::look(path, cache_bytes)?;
-        let mut look = Look { recent: Recent::default(), problems: Vec::new(), last: 0, former, table };
+        let mut look =
+            Look { recent: Recent::default(), problems: Vec::new(), last: 0, journal: 0, former, table };
         let of = look.table.mark()?;
+        look.journal = of.map_or(0, |of| of.journal);
         let named = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
         let (journal_file, mark_file) = (journal_path(path), mark_path(path));
         let acked = match needed(&mark_file).and_then(|file| mark::read(&file)) {
@@ -100,6 +104,23 @@ impl Look {
     /// Has the engine verify all its pages; false if they are not as they should be. No snapshot may be held.
     pub fn verify(&mut self) -> Result<bool, StoreError> {
         self.table.verify()
+    }
+
+    /// What is wrong with it, if anything is: all of the table is read. No snapshot may be held.
+    pub fn flaw(&mut self) -> Result<Option<String>, StoreError> {
+        if let Some(problem) = self.problems.first() {
+            return Ok(Some(problem.clone()));
+        }
+        let gaps = salvage(&*self.snapshot()?, &mut |_, _| ControlFlow::Continue(()))?;
+        if let Some(gap) = gaps.first() {
+            return Ok(Some(format!("the table cannot be read: {gap}")));
+        }
+        let whole = match self.verify() {
+            // What is damaged the engine may refuse to go over.
+            Err(_) if !self.damage().is_empty() => false,
+            verified => verified?,
+        };
+        Ok((!whole).then(|| "pages of the table are damaged".to_owned()))
     }
 
     /// Blocks of the table found damaged so far.

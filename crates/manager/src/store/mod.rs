@@ -42,7 +42,7 @@ pub use self::{
     look::{Look, beside, copy, salvage},
     mirror::{
         Ballots, Keeper, Mirror, MirroredStore, NetWay, Node as KeptBy, Place as CopyPlace, Voter, Voters,
-        Way, Witness, promote_kept,
+        Way, Witness, instead_of, promote_kept,
     },
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,

@@ -5,11 +5,11 @@ use wire::mgr::MgrRequest::Lookup;
 
 use super::*;
 use crate::{
-    accept_loss,
+    Options, accept_loss,
     check::check,
     keys::{self, Inode},
     scrub,
-    store::{self, Damaged, journal_path, mark_path, open_record, seal_record},
+    store::{self, Damaged, StoreError, journal_path, mark_path, open_record, seal_record},
 };
 
 const NAMES: u64 = 600;
@@ -321,4 +321,50 @@ async fn what_a_cut_journal_lost_is_given_up_only_when_told() {
     let manager = Manager::open(&left).unwrap();
     assert_eq!(look_up(&manager, session).await, (NAMES, 0));
     manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_finds_its_table_damaged_at_its_start_says_that_its_copy_has_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("manager"), dir.path().join("copy"));
+    made(&path).await;
+    std::fs::create_dir(&copy).unwrap();
+    let mirror = store::Mirror::new(&copy, &dir.path().join("mirror"));
+    let options = Options { mirror: Some(std::sync::Arc::new(mirror.clone())), ..Options::default() };
+    let manager = Manager::open_with(&path, &options).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !manager.inner().store.upgrade().unwrap().remarks().is_empty() {
+        assert!(Instant::now() < until, "no copy is made");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    manager.stop().await;
+    // What every start reads.
+    let table = format::store_path(&path);
+    let one = JournaledStore::open(&table, 1 << 20).unwrap();
+    let map = one.snapshot().unwrap().get(&keys::map_key()).unwrap().unwrap();
+    drop(one);
+    let whole = std::fs::read(&table).unwrap();
+    let mut bytes = whole.clone();
+    for (at, found) in whole.windows(map.len()).enumerate() {
+        if *found == *map {
+            bytes[at] ^= 4;
+        }
+    }
+    assert!(bytes != whole);
+    std::fs::write(&table, &bytes).unwrap();
+    let error = Manager::open_with(&path, &options).err().unwrap().to_string();
+    assert!(error.contains("damaged") && error.contains("promote --from-mirror"), "{error}");
+    // The one that was being opened lets it go.
+    let taken = loop {
+        match mirror.promote(&path) {
+            Err(StoreError::InUse { .. }) if Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            taken => break taken,
+        }
+    };
+    taken.unwrap();
+    let manager = Manager::open_with(&path, &options).unwrap();
+    manager.stop().await;
+    assert_eq!(check(&path).unwrap().problems, Vec::<String>::new());
 }

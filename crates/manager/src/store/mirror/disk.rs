@@ -4,7 +4,7 @@ use std::{fs, io, path::Path, sync::atomic::AtomicBool};
 
 use super::{
     super::{
-        Changes, JournaledStore, Read, RedbStore, Store as _, StoreError,
+        Changes, JournaledStore, Look, Read, RedbStore, Store as _, StoreError,
         files::{journal_path, mark_path, random, refused, write_durably},
         look,
     },
@@ -13,6 +13,9 @@ use super::{
     until_end::UntilEnd,
     witness::{CACHE_BYTES, Mirror, Said, number_file},
 };
+
+/// Former stores that stay beside a copy are fewer.
+const FORMER_MAX: u32 = 100;
 
 struct OnDisk {
     store: JournaledStore,
@@ -42,6 +45,37 @@ fn fill(made: &RedbStore, from: &UntilEnd<'_>) -> Result<bool, StoreError> {
     }
 }
 
+/// What is to be replaced by a copy of a store up to a commit, and is of another store, or has more, may be all that is left of that: it stays
+/// as `store.former.N.redb`, with its journal and mark. So does what cannot be told.
+fn keep_other(table: &Path, (journal, last): (u64, u64)) -> Result<(), StoreError> {
+    if !table.try_exists().map_err(|error| refused(table, &error))? {
+        return Ok(());
+    }
+    match Look::open(table, CACHE_BYTES) {
+        Ok(look) if look.journal == journal && look.last <= last => return Ok(()),
+        Err(error @ StoreError::InUse { .. }) => return Err(error),
+        _ => {}
+    }
+    let free = (1..FORMER_MAX).map(|n| table.with_file_name(format!("store.former.{n}.redb")));
+    let Some(former) = free.into_iter().find(|former| !former.exists()) else {
+        let reason = format!("there are {} former stores beside it already (store.former.*)", FORMER_MAX - 1);
+        return Err(StoreError::Open { path: table.to_owned(), reason });
+    };
+    tracing::warn!("what was at {} is of another store, and stays as {}", table.display(), former.display());
+    // The table last: whatever ends this, the next time goes on with it.
+    for (from, to) in [
+        (journal_path(table), journal_path(&former)),
+        (mark_path(table), mark_path(&former)),
+        (table.to_owned(), former.clone()),
+    ] {
+        match fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&to, &error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// A table that has all, made at [`new_table`], gets its journal and mark; all three their places.
 pub(super) fn place_files(
     made: RedbStore,
@@ -50,6 +84,7 @@ pub(super) fn place_files(
 ) -> Result<(), StoreError> {
     let new = new_table(table.parent().unwrap_or(Path::new("")));
     JournaledStore::continue_as(made, &new, journal, last)?;
+    keep_other(table, (journal, last))?;
     for (from, to) in [
         (journal_path(&new), journal_path(table)),
         (mark_path(&new), mark_path(table)),

@@ -19,7 +19,9 @@ pub(super) fn level(
 ) -> Result<Option<Changes>, Apart> {
     let (journal, last) = store.position();
     if journal != of {
-        return Err(Apart::Copy("it is the copy of another store".into()));
+        // A person decides which of the two goes on.
+        let why = "the copy that counts is of another store than what is here, which was restored from a dump, or made of what was left";
+        return Err(Apart::Store(why.into()));
     }
     match (store.take_tail(), copied_tail) {
         (Some(one), Some(other)) if last == copied && one.0 == other.0 && one.1 != other.1 => {

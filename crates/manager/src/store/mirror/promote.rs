@@ -10,7 +10,7 @@ use super::{
     node::{LEASE, Voters},
     votes::to_promote,
     way::Way,
-    witness::{CACHE_BYTES, number_of, take_files},
+    witness::{CACHE_BYTES, damaged_as_well, number_of, take_files},
 };
 
 /// How long servers may take.
@@ -29,9 +29,9 @@ pub fn promote_kept(copy: &Path, dir: &Path, voters: Voters, way: &dyn Way) -> R
         refuse("it lacks what was committed last, or was never whole: it has no number that counts".into())
     })?;
     let table = copy.join("store.redb");
-    let look = Look::open(&table, CACHE_BYTES)?;
-    if let Some(problem) = look.problems.first() {
-        return Err(refuse(problem.clone()));
+    let mut look = Look::open(&table, CACHE_BYTES)?;
+    if let Some(flaw) = look.flaw()? {
+        return Err(refuse(damaged_as_well(&flaw)));
     }
     let (last, voters) = (look.last, (voters.of)(&*look.snapshot()?)?);
     drop(look);

@@ -308,3 +308,83 @@ fn starts_that_are_killed_before_the_store_has_the_last_commit_are_begun_anew() 
     drop(store);
     assert!(all(&JournaledStore::open(&place.mirror.table(), 1 << 20).unwrap()) == model);
 }
+
+/// What a block holds that is damaged.
+const RECORD: &[u8] = b"here stands what nobody reads at the start";
+
+/// Flips a bit of it, wherever it stands: the engine leaves former copies of a page behind.
+fn damage(table: &Path) {
+    let whole = fs::read(table).unwrap();
+    let mut bytes = whole.clone();
+    let found = whole.windows(RECORD.len()).enumerate().filter(|(_, found)| *found == RECORD);
+    found.for_each(|(at, _)| bytes[at] ^= 4);
+    assert!(bytes != whole);
+    fs::write(table, bytes).unwrap();
+}
+
+#[test]
+fn a_whole_copy_is_taken_for_a_store_with_a_damaged_block_and_a_damaged_one_for_none() {
+    let (place, mut model) = (Machine::new(), Map::new());
+    let store = place.open();
+    whole(&store);
+    commit(&store, &mut model, 0..1000);
+    let record = Changes::from([(b"record".to_vec(), Some(RECORD.to_vec()))]);
+    store.commit(&record).unwrap();
+    super::super::memory::apply(&mut model, record);
+    drop(store);
+    for table in [&place.table, &place.mirror.table()] {
+        drop(JournaledStore::open(table, 1 << 20).unwrap()); // all is in the table
+    }
+    let error = place.promote().unwrap_err();
+    assert!(error.contains("is whole, and has all that the copy has"), "{error}");
+    let copied = fs::read(place.mirror.table()).unwrap();
+    damage(&place.mirror.table());
+    damage(&place.table);
+    let error = place.promote().unwrap_err();
+    assert!(error.contains("the copy is damaged as well"), "{error}");
+    fs::write(place.mirror.table(), copied).unwrap();
+    place.promote().unwrap();
+    assert!(all(&place.open()) == model && place.own.with_extension("lost.1").exists());
+}
+
+/// The store was restored from a dump, or what was lost of it was given up: its numbers are others.
+#[test]
+fn a_copy_of_another_store_is_neither_given_up_nor_overwritten_unasked() {
+    let (place, mut model) = (Machine::new(), Map::new());
+    let another = || {
+        fs::remove_dir_all(&place.own).unwrap();
+        fs::create_dir(&place.own).unwrap();
+        drop(RedbStore::create(&place.table, 1 << 20).unwrap());
+    };
+    let copy = |name: &str| all(&JournaledStore::open(&place.mirror.dir.join(name), 1 << 20).unwrap()) as Map;
+    let store = place.open();
+    whole(&store);
+    commit(&store, &mut model, 0..50);
+    drop(store);
+    another();
+    for _ in 0..2 {
+        let opened = MirroredStore::open(&place.table, 1 << 20, Arc::new(place.mirror.clone()), None);
+        let error = opened.map(drop).unwrap_err().to_string();
+        assert!(error.contains("of another store") && error.contains("promote --from-mirror"), "{error}");
+        assert!(matches!(place.mirror.said().unwrap(), Said::Whole(_)), "the copy counts still");
+    }
+    assert!(copy("store.redb") == model);
+    // The other one is whole, and not what was asked for.
+    place.promote().unwrap();
+    let store = place.open();
+    assert!(all(&store) == model);
+    whole(&store);
+    drop(store);
+    // Given up it is not the copy any more, and its files stay.
+    another();
+    place.mirror.say(Said::Behind).unwrap();
+    let (store, mut others) = (place.open(), Map::new());
+    whole(&store);
+    commit(&store, &mut others, 60..70);
+    drop(store);
+    assert!(copy("store.redb") == others && copy("store.former.1.redb") == model);
+    // Those of a copy of this store, which is made anew, do not.
+    place.mirror.say(Said::Behind).unwrap();
+    whole(&place.open());
+    assert!(!place.mirror.dir.join("store.former.2.redb").exists());
+}

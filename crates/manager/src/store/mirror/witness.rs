@@ -102,6 +102,11 @@ impl Witness {
         Ok(if former || said(&self.beside)? == first { first } else { Said::Behind })
     }
 
+    /// Whether both name one that may count.
+    pub fn names_one(&self) -> bool {
+        matches!(self.said(), Ok(Said::Whole(_)))
+    }
+
     /// Copies that one of them names: each may be promoted.
     pub(super) fn named(&self) -> Result<Vec<u64>, StoreError> {
         let mut named = Vec::new();
@@ -117,6 +122,14 @@ impl Witness {
     pub(super) fn say(&self, what: Said) -> Result<(), StoreError> {
         [&self.file, &self.beside].into_iter().try_for_each(|file| say(file, what))
     }
+}
+
+/// Why a copy is not taken of which not all can be read.
+pub(super) fn damaged_as_well(flaw: &str) -> String {
+    format!(
+        "the copy is damaged as well: {flaw}. What can be read of it is a store when its files (store.redb, store.journal, store.mark) are \
+         copied in place of the store's, and after `ropewalk manager mirror --off` and `ropewalk manager accept-loss`"
+    )
 }
 
 /// Makes the files of a copy with this table the store in `dir`, whose former files are moved away.
@@ -185,19 +198,23 @@ impl Mirror {
             ),
         };
         self.has_all().map_err(refuse)?;
-        let copy = Look::open(&self.table(), CACHE_BYTES)?;
-        if let Some(problem) = copy.problems.first() {
-            return Err(refuse(problem.clone()));
-        }
-        let own = dir.join("store.redb");
-        if let Ok(own) = Look::open(&own, CACHE_BYTES)
-            && own.problems.is_empty()
+        let mut copy = Look::open(&self.table(), CACHE_BYTES)?;
+        let own = match Look::open(&dir.join("store.redb"), CACHE_BYTES) {
+            Err(error @ StoreError::InUse { .. }) => return Err(error),
+            own => own,
+        };
+        if let Ok(mut own) = own
+            && own.journal == copy.journal
             && own.last >= copy.last
+            && matches!(own.flaw(), Ok(None))
         {
             return Err(refuse(format!(
                 "the store in {} is whole, and has all that the copy has: start it",
                 dir.display()
             )));
+        }
+        if let Some(flaw) = copy.flaw()? {
+            return Err(refuse(damaged_as_well(&flaw)));
         }
         let last = copy.last;
         drop(copy);

@@ -51,8 +51,8 @@ fn a_keeper_that_is_killed_while_a_copy_is_made_has_none_that_counts_before_it_i
             };
             let sees = move |copy: &Path| {
                 let counts = super::super::witness::number_of(copy).is_some();
-                let has =
-                    Look::open(&copy.join("store.redb"), 1 << 20).map(|look| (look.last, look.problems));
+                let has = Look::open(&copy.join("store.redb"), 1 << 20)
+                    .and_then(|mut look| Ok((look.last, look.flaw()?)));
                 *note.lock() = Some((counts, known.load(SeqCst), has.ok()));
             };
             *cluster.others.dies.lock() = Some(Dies { at: Box::new(at), done, sees: Box::new(sees) });
@@ -68,8 +68,8 @@ fn a_keeper_that_is_killed_while_a_copy_is_made_has_none_that_counts_before_it_i
             let may_count = matches!(what, "Commit" | "Beat") || what == "Count" && done;
             assert!(may_count || !counts, "{what}, {done}");
             if counts {
-                let (last, problems) = has.unwrap();
-                assert!(problems.is_empty() && last >= acknowledged, "{what}, {done}: {last} {problems:?}");
+                let (last, flaw) = has.unwrap();
+                assert!(flaw.is_none() && last >= acknowledged, "{what}, {done}: {last} {flaw:?}");
             }
         }
     }
