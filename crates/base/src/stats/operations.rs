@@ -22,7 +22,7 @@ use super::{
     cost,
     counted::{Amount, Key, size_octave},
 };
-use table::{Cells, Closed, SETS, Table, set_of};
+use table::{Cells, Closed, Packed, SETS, Table, set_of};
 
 const SHARDS_MAX: usize = 16;
 /// Of so many that a thread counts one is looked at.
@@ -49,12 +49,9 @@ impl Seed {
         Seed([0, 1, 2, 3].map(|n| state.hash_one(n)))
     }
 
-    fn hash(&self, key: &Key) -> u64 {
-        let [a, b, c, d] = self.0;
-        let owner = u64::from(key.fs) << 32 | u64::from(key.user);
-        let what = u64::from(key.op) << 16 | u64::from(key.class) << 8 | u64::from(key.size);
-        let place = u64::from(key.place) << 32 | what;
-        folded(folded(key.session ^ a, key.inode ^ b) ^ c, folded(owner ^ b, place ^ c) ^ d)
+    fn hash(&self, key: Packed) -> u64 {
+        let ([a, b, c, d], [session, inode, owner, what]) = (self.0, key.words());
+        folded(folded(session ^ a, inode ^ b) ^ c, folded(owner ^ b, what ^ c) ^ d)
     }
 }
 
@@ -148,7 +145,8 @@ impl Recorder {
     fn new(set: Set, names: Names) -> Recorder {
         static CPUS: LazyLock<usize> =
             LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-        let shards = (*CPUS * 2).min(SHARDS_MAX);
+        // A power of two: whoever counts an operation divides by it.
+        let shards = (*CPUS * 2).next_power_of_two().min(SHARDS_MAX);
         Recorder {
             set,
             names,
@@ -165,20 +163,19 @@ impl Recorder {
             return;
         }
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        let key = Key { size: size_octave(bytes), ..*key };
+        let key = Packed::of(key, size_octave(bytes));
         let (thread, is_sample) = thread();
-        let shard = &self.shards[thread % self.shards.len()];
+        let shard = &self.shards[thread & (self.shards.len() - 1)];
         if !is_sample {
-            return self.count(shard, &key, bytes, ns);
+            return self.count(shard, key, bytes, ns);
         }
-        let took = cost::sample(cost::thread_cpu, || self.count(shard, &key, bytes, ns));
+        let took = cost::sample(cost::thread_cpu, || self.count(shard, key, bytes, ns));
         shard.0.lock().took(took);
     }
 
-    fn count(&self, shard: &Shard, key: &Key, bytes: u64, ns: u64) {
-        let mut table = shard.0.lock();
+    fn count(&self, shard: &Shard, key: Packed, bytes: u64, ns: u64) {
         let hash = self.seed.hash(key);
-        table.add(key, hash, bytes, ns);
+        shard.0.lock().add(key, hash, bytes, ns);
     }
 
     /// Ends the second: its operations, at most `rows_max` keys of them apart, the sums by operation, and what CPU time the
@@ -186,37 +183,37 @@ impl Recorder {
     pub(super) fn close(&self, rows_max: usize) -> (Operations, BTreeMap<u8, Amount>, Duration) {
         // The second number: by how much less than the floors of its set a key missed.
         let mut rows: HashMap<Key, (Cells, u64)> = HashMap::new();
-        let mut other: BTreeMap<u8, Cells> = BTreeMap::new();
+        let mut totals: BTreeMap<u8, Cells> = BTreeMap::new();
         let mut floors = [0; SETS];
         let (mut recorded, mut sampled) = (0, 0);
         let (mut spare, mut samples) = (self.spare.lock(), self.samples.lock());
         for shard in &self.shards {
             std::mem::swap(&mut *shard.0.lock(), &mut *spare);
             spare.each(|Closed { key, cells, less }| {
-                let row = rows.entry(*key).or_insert((Cells::NONE, 0));
+                let row = rows.entry(key).or_insert((Cells::NONE, 0));
                 row.0.merge(cells);
                 row.1 += less;
             });
             floors.iter_mut().zip(spare.floors()).for_each(|(all, floor)| *all += floor);
-            for (op, cells) in spare.other() {
-                other.entry(op).or_insert(Cells::NONE).merge(cells);
+            for (op, cells) in spare.totals() {
+                totals.entry(op).or_insert(Cells::NONE).merge(cells);
             }
             (recorded, sampled) = (recorded + spare.recorded, sampled + spare.sampled);
             samples.add(&spare.samples);
             spare.clear();
         }
         let took = samples.cost(recorded, sampled);
-        let mut totals = other.clone();
-        for (key, (cells, _)) in &rows {
-            totals.entry(key.op).or_insert(Cells::NONE).merge(cells);
-        }
         let mut rows: Vec<(Key, (Cells, u64))> = rows.into_iter().collect();
         rows.sort_unstable_by_key(|(key, (cells, _))| (std::cmp::Reverse(cells.weight()), *key));
-        for (key, (cells, _)) in rows.drain(rows_max.min(rows.len())..) {
-            other.entry(key.op).or_insert(Cells::NONE).merge(&cells);
+        rows.truncate(rows_max);
+        // What stands in no row.
+        let mut other = totals.clone();
+        for (key, (cells, _)) in &rows {
+            other.entry(key.op).and_modify(|other| other.take_away(cells));
         }
+        other.retain(|_, cells| !cells.is_none());
         let row = |(key, (cells, less)): (Key, (Cells, u64))| {
-            let missed = floors[set_of(self.seed.hash(&key))] - less;
+            let missed = floors[set_of(self.seed.hash(Packed::of(&key, key.size)))] - less;
             Row { key, amount: cells.amount(), missed }
         };
         let amounts = |by_op: BTreeMap<u8, Cells>| by_op.into_iter().map(|(op, cells)| (op, cells.amount()));
