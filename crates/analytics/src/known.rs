@@ -15,7 +15,7 @@ use crate::{
 /// Values of a filter that are told to who has named none of them, at most.
 const TOLD_MAX: usize = 256;
 
-/// By family and label, what is counted so seldom that a process has no series of it before the first time.
+/// By family and label, what those that are asked may have no series of: it is counted seldom, or by others.
 const SELDOM: &[(&str, &str, &[&str])] = &[
     (
         "file_op_errors",

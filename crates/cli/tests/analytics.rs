@@ -5,6 +5,10 @@
 mod common;
 #[path = "analytics/crowd.rs"]
 mod crowd;
+#[path = "analytics/every.rs"]
+mod every;
+#[path = "common/fio.rs"]
+mod fio;
 #[path = "common/mounts.rs"]
 mod mounts;
 #[path = "analytics/odd_names.rs"]
@@ -110,6 +114,8 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let host = &values(&hosts, "host")[..];
     assert_eq!((host.len(), hosts["rows"][0]["total"].as_f64()), (1, Some(345.0)));
     assert_eq!(total(cluster, &format!("file.ops[op=write][host={}][client={first}]", host[0])), 300.0);
+    assert_eq!(values(&query(cluster, "file.ops[op=write][mount]"), "mount"), [first, second]);
+    assert_eq!(total(cluster, &format!("file.ops[op=write][mount={first}]")), 300.0);
     let of_host = format!("strip.ops[op=prepare][host={}]", host[0]);
     assert_eq!(total(cluster, &of_host), total(cluster, "strip.ops[op=prepare]"));
     let latencies = format!("file.ops[client={first}][file=/heavy][op=write][latency]");
@@ -184,6 +190,7 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
 
     by_place(cluster);
     beside_operations(cluster, &mounts);
+    every::by_any_to_any_depth(cluster);
 
     // A file that is gone, and one whose directory is gone as well, are known by their last paths; one that has another name by that.
     fs::remove_file(mounts.at(1, "light")).unwrap();

@@ -163,11 +163,14 @@ fn the_manager_dies_and_returns_under_load() {
 
 #[test]
 fn metrics_are_served_over_http() {
-    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"]);
+    let ports = Ports::take();
+    // Manager, server, mount.
+    let addresses = [0, 1, 2].map(|n| format!("127.0.0.1:{}", ports.first + n));
+    let small = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"];
+    let cluster = Cluster::up(&[&small[..], &["--metrics", &addresses[0]]].concat());
     let mnt = cluster.mnt();
     common::ok(&["umount", mnt.to_str().unwrap()]);
-    let ports = Ports::take();
-    let address = format!("127.0.0.1:{}", ports.first);
+    let address = &addresses[2];
     common::ok(&[
         "mount",
         "--dir",
@@ -175,15 +178,18 @@ fn metrics_are_served_over_http() {
         "fs1",
         mnt.to_str().unwrap(),
         "--metrics",
-        &address,
+        address,
     ]);
     fs::write(mnt.join("f"), vec![7; 1 << 20]).unwrap();
-    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    // What the dashboard draws by kinds that are made when they are met: an error of an operation, a lock.
+    assert!(fs::remove_dir(mnt.join("f")).is_err());
+    assert!(std::process::Command::new("flock").arg(mnt.join("f")).arg("true").status().unwrap().success());
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
     assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
-    prometheus::takes(text.split_once("\r\n\r\n").unwrap().1, &address, ports.first + 1);
+    prometheus::takes(text.split_once("\r\n\r\n").unwrap().1, &addresses, ports.first + 3);
     cluster.down();
 }
 

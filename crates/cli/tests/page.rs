@@ -16,6 +16,8 @@ mod common;
 mod counted;
 #[path = "page/drawing.rs"]
 mod drawing;
+#[path = "common/fio.rs"]
+mod fio;
 #[path = "page/gone.rs"]
 mod gone;
 #[path = "common/hosts.rs"]
@@ -211,7 +213,9 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     sheets::as_if_live(&browser, dir, mounts.more.path());
 
     drop(loads);
-    counted::as_by_fio(&browser, port, &mounts.at(1, "counted"));
+    let clients = cluster.json(&["clients", "list"]);
+    let of_second = clients.as_array().unwrap().iter().find(|client| client["mount"] == second).unwrap();
+    counted::as_by_fio(&browser, port, &mounts.at(1, "counted"), of_second["pid"].as_u64().unwrap());
     odd::names(&browser, port, &mounts.at(1, "odd"));
 
     gone::a_server(&browser, cluster, port);

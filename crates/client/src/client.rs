@@ -32,7 +32,7 @@ use crate::{
     },
     pages::{piece::Content, resize::Fallocate, streams::Access, usage::PoolUse},
     parts::{Blocks, Manager},
-    sharing::kernel::KernelCache,
+    sharing::{self, kernel::KernelCache},
     waits::Wait,
 };
 
@@ -75,6 +75,7 @@ impl Client {
         tunables: Tunables,
         buffers: BufPool,
     ) -> Client {
+        sharing::statistics::show();
         let calls = Calls::new(manager, tunables.deadline);
         let core = Core::new(calls, blocks, session, tunables, buffers);
         core.runtime.spawn(background::run(Arc::downgrade(&core)));

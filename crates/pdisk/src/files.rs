@@ -34,7 +34,7 @@ use crate::{
     codec::{FORMAT, Reader, Writer},
     crcmap::ENTRIES_PER_PAGE,
     error::PdiskError,
-    io::{IoFile, IoNode},
+    io::{IoFile, IoNode, Lane},
     log::LOG_RING,
     options::{CreateOptions, OpenOptions},
 };
@@ -288,7 +288,7 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<F
         });
     }
     let lock = take_lock(dir)?;
-    let lane = node.lane();
+    let lane = node.lane(options.pdisk);
     let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
         let file = open_direct(&path, true, Some((node, lane)))?;
         let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
@@ -377,7 +377,7 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
 pub(crate) fn open_direct(
     path: &Path,
     write: bool,
-    node: Option<(&IoNode, u64)>,
+    node: Option<(&IoNode, Lane)>,
 ) -> Result<IoFile, PdiskError> {
     let open = |flags| FileOptions::new().read(true).write(write).custom_flags(flags).open(path);
     let file = match open(libc::O_DIRECT) {

@@ -41,6 +41,7 @@ impl StripeIo {
         reporter: Arc<dyn SilenceReporter>,
         config: IoConfig,
     ) -> StripeIo {
+        crate::statistics::show();
         let shared = Arc::new(Shared {
             transport,
             views,

@@ -80,9 +80,9 @@ impl Statistic {
 }
 
 /// Dimensions that are not recorded, and from which recorded one who asks derives them: by a file's path, by what the map
-/// says of a pdisk, by where a client is.
+/// says of a pdisk, by where and on what a client is mounted.
 const DERIVED: &[(&str, &str)] =
-    &[("directory", "file"), ("pool", "pdisk"), ("node", "pdisk"), ("host", "client")];
+    &[("directory", "file"), ("pool", "pdisk"), ("node", "pdisk"), ("host", "client"), ("mount", "client")];
 
 /// The family that operations are rolled up into.
 pub(super) fn family_of(set: Set, measure: Measure) -> Option<&'static str> {
@@ -163,6 +163,8 @@ pub static STATISTICS: &[Statistic] = &[
     family(Histogram, "pdisk.ops", "pdisk_op_seconds", "batches", &["pdisk", "op"], "Latency of batches, by operation"),
     family(Counter, "pdisk.strips", "pdisk_op_strips", "strips", &["pdisk", "op"], "Strips in batches, by operation"),
     family(Counter, "pdisk.bytes", "pdisk_op_bytes", "bytes", &["pdisk", "op"], "Bytes of payload, by operation"),
+    family(Histogram, "queue.requests", "queue_request_seconds", "requests", &["queue", "pdisk", "op"], "Requests to files of pdisks that went through an I/O queue, from being put there to their end; a queue is called as its threads are. What is done where it is asked for (little, of files in memory) goes through none"),
+    family(Gauge, "queue.under_way", "queue_under_way", "requests", &["queue"], "Requests in an I/O queue that have not ended, at the end of the second"),
     family(Histogram, "pdisk.commits", "pdisk_commit_seconds", "commits", &["pdisk"], "Time of group commits"),
     family(Counter, "pdisk.commit_records", "pdisk_commit_records", "records", &["pdisk"], "Records made durable by group commits"),
     family(Counter, "pdisk.commit_bytes", "pdisk_commit_bytes", "bytes", &["pdisk"], "Bytes written to the log"),
@@ -173,7 +175,7 @@ pub static STATISTICS: &[Statistic] = &[
     family(Gauge, "pdisk.short", "pdisk_short", "1 or 0", &["pdisk"], "1 while the host's file system has no room"),
     family(Counter, "pdisk.lost_strips", "pdisk_lost_strips", "strips", &["pdisk"], "Strips found unreadable or not matching their CRCs"),
     family(Counter, "pdisk.unregistered_buffers", "pdisk_unregistered_buffers", "buffers", &[], "I/O buffers that did not come from the registered memory"),
-    family(Counter, "pagepool.read_bytes", "pagepool_read_bytes", "bytes", &["how"], "Bytes that reads found in the page pool or not, and bytes read ahead"),
+    family(Counter, "pagepool.read_bytes", "pagepool_read_bytes", "bytes", &["how"], "Bytes that reads found in the page pool (hit), that were on their way (coming), that had to be asked for (miss); bytes read ahead (ahead), and of these what was given up before anybody asked for it: wasted (ahead_unused)"),
     family(Counter, "pagepool.misses", "pagepool_miss_bytes", "bytes", &["reason"], "Bytes that reads had to ask servers for, by why: first (not there for as long as is remembered), evicted (gone for room), given_up (another mount wanted them), part (the rest of the block is there)"),
     family(Counter, "stripe.decoded_reads", "stripe_decoded_reads", "reads", &[], "Reads that were decoded: strips were absent, damaged, late or out of reach"),
     family(Counter, "stripe.hedged_strips", "stripe_hedged_strips", "strips", &[], "Strips that were late when read: others were asked for beside them"),

@@ -1,5 +1,5 @@
 //! A real Prometheus, from packages: it takes what a process shows, and the rules and the dashboard of `packaging/prometheus`
-//! name nothing that is not shown.
+//! name nothing that is not shown, and every panel of the dashboard has something to draw.
 #![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
 use std::{
@@ -51,8 +51,9 @@ fn named(expression: &str) -> impl Iterator<Item = &str> {
     expression.split(move |c| !word(c)).filter(|word| word.starts_with("ropewalk_"))
 }
 
-/// What is shown at `address` is taken, and all rules and panels can be asked for; by one that listens on `port`.
-pub fn takes(text: &str, address: &str, port: u16) {
+/// What is shown at the addresses is taken, all rules can be asked for, and each panel of the dashboard has something to draw; by one that
+/// listens on `port`.
+pub fn takes(text: &str, addresses: &[String], port: u16) {
     promtool(&["check", "metrics"], text);
     promtool(&["check", "config", "prometheus.yml"], "");
     promtool(&["test", "rules", "ropewalk-alerts-test.yml"], "");
@@ -61,7 +62,7 @@ pub fn takes(text: &str, address: &str, port: u16) {
     let rules = place().join("ropewalk-alerts.yml").canonicalize().unwrap();
     let config = format!(
         "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{:?}]\n\
-         scrape_configs: [{{ job_name: ropewalk, static_configs: [{{ targets: [{address:?}] }}] }}]\n",
+         scrape_configs: [{{ job_name: ropewalk, static_configs: [{{ targets: {addresses:?} }}] }}]\n",
         rules.to_str().unwrap()
     );
     let file = data.path().join("prometheus.yml");
@@ -91,9 +92,10 @@ pub fn takes(text: &str, address: &str, port: u16) {
         found[0]["value"][1].as_str().and_then(|n| n.parse::<f64>().ok()) >= Some(f64::from(1 << 20))
     });
     // It asks for OpenMetrics, every second; on a machine that stands still for so long once in vain.
-    until("it is up, and nothing is wrong", || {
-        found("up{job=\"ropewalk\"}")[0]["value"][1] == "1"
-            && get("/api/v1/targets", &[])["data"]["activeTargets"][0]["lastError"] == ""
+    until("all are up, and nothing is wrong", || {
+        let targets = get("/api/v1/targets", &[])["data"]["activeTargets"].clone();
+        found("sum(up{job=\"ropewalk\"})")[0]["value"][1] == addresses.len().to_string().as_str()
+            && targets.as_array().is_some_and(|all| all.iter().all(|target| target["lastError"] == ""))
     });
 
     // Every rule is evaluated without an error, every panel can be asked for, and none names what is not there.
@@ -111,6 +113,10 @@ pub fn takes(text: &str, address: &str, port: u16) {
     for expression in &expressions {
         let asked = expression.replace("$__rate_interval", "1m").replace("$instance", ".*");
         assert_eq!(get("/api/v1/query", &[("query", &asked)])["status"], "success", "{asked}");
+        // A rate is there when it was looked twice. Of what never happened there is a line at 0, and no percentile but its place.
+        until(&format!("a panel has something to draw: {asked}"), || {
+            found(&asked).as_array().is_some_and(|series| !series.is_empty())
+        });
     }
     expressions
         .extend(rules().as_array().unwrap().iter().map(|rule| rule["query"].as_str().unwrap().to_owned()));

@@ -9,5 +9,5 @@ pub(crate) mod page_drop;
 mod recall;
 mod resolve;
 pub(crate) mod state;
-mod statistics;
+pub(crate) mod statistics;
 pub mod tokens;

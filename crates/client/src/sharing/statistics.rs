@@ -32,6 +32,12 @@ static WAITS: LazyLock<Waits> = LazyLock::new(|| {
     Waits { attributes: of("attributes"), names: of("names"), read: of("read"), write: of("write") }
 });
 
+/// Shows them from now on, with nothing counted.
+pub fn show() {
+    LazyLock::force(&GIVEN_UP);
+    LazyLock::force(&WAITS);
+}
+
 /// Somebody waits for a token; counted when it is over, however it ends.
 pub struct TokenWait {
     begun: Instant,

@@ -60,6 +60,10 @@ impl From<io::Error> for HandshakeError {
 }
 
 impl HandshakeError {
+    /// All that [`HandshakeError::kind`] says.
+    pub(crate) const KINDS: [&'static str; 7] =
+        ["broken", "version", "garbage", "silent", "stranger", "expired", "refused"];
+
     /// In few words, for the statistics.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -10,6 +10,14 @@ use crate::{connections::handshake_error::HandshakeError, core::Core};
 /// So many of a kind are logged as warnings; beyond, one in this many.
 const LOG_EVERY: u64 = 1000;
 
+/// Shows what is counted here from now on, with nothing counted: who looks from outside sees the first as one.
+pub(crate) fn show() {
+    for reason in HandshakeError::KINDS {
+        base::stats::counter("net_refused_handshakes", &[("reason", reason)]);
+    }
+    base::stats::counter("net_tampered_connections", &[]);
+}
+
 /// Counts a handshake that came to nothing, and tells of it.
 pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
     base::stats::counter("net_refused_handshakes", &[("reason", error.kind())]).inc();

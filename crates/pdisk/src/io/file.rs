@@ -10,6 +10,8 @@ use std::{
     },
 };
 
+use base::PdiskId;
+
 use super::mapped::Map;
 
 /// Which file of a pdisk a request goes to.
@@ -40,6 +42,13 @@ impl FileKind {
     }
 }
 
+/// A pdisk that is opened, as the queues know it.
+#[derive(Clone, Copy)]
+pub(crate) struct Lane {
+    pub(super) number: u64,
+    pub(super) pdisk: PdiskId,
+}
+
 /// Whose rings have files registered.
 pub(super) trait Rings: Send + Sync {
     /// The file of this number is closed.
@@ -54,6 +63,8 @@ pub(crate) struct IoFile {
     pub(super) number: u64,
     /// Its pdisk's lane in the queues.
     pub(super) lane: u64,
+    /// Whose it is; none: it is used on no queue.
+    pub(super) pdisk: Option<PdiskId>,
     /// The node whose rings may have it registered.
     home: Option<Weak<dyn Rings>>,
     /// It is on a file system in memory: nothing happens there but a copy.
@@ -68,15 +79,17 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 impl IoFile {
     /// A file that is used on no queue.
     pub fn new(file: File, path: &Path) -> IoFile {
-        IoFile::on(None, 0, file, path)
+        IoFile::on(None, file, path)
     }
 
-    /// A file used on the queues of `home`, in its pdisk's `lane` there.
-    pub(super) fn on(home: Option<Weak<dyn Rings>>, lane: u64, file: File, path: &Path) -> IoFile {
+    /// A file used on the queues of `home`, in its pdisk's lane there.
+    pub(super) fn on(home: Option<(Weak<dyn Rings>, Lane)>, file: File, path: &Path) -> IoFile {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        IoFile { file, path: path.into(), number, lane, home, in_memory, map: OnceLock::new() }
+        let (home, of) = home.unzip();
+        let (lane, pdisk) = (of.map_or(0, |of| of.number), of.map(|of| of.pdisk));
+        IoFile { file, path: path.into(), number, lane, pdisk, home, in_memory, map: OnceLock::new() }
     }
 
     pub(super) fn map(&self) -> Option<&Arc<Map>> {

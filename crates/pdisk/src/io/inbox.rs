@@ -14,6 +14,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
+    counts::Counts,
     lanes::{Lanes, share},
     request::Job,
 };
@@ -57,10 +58,12 @@ pub(super) struct Inbox {
     pub rounds: AtomicU64,
     /// Most requests in flight since the settings changed.
     pub deepest: AtomicUsize,
+    /// For who looks from outside.
+    counts: Counts,
 }
 
 impl Inbox {
-    pub fn new(eventfd: Option<File>) -> Arc<Inbox> {
+    pub fn new(number: u32, eventfd: Option<File>) -> Arc<Inbox> {
         Arc::new(Inbox {
             jobs: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -74,6 +77,7 @@ impl Inbox {
             wakes: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             deepest: AtomicUsize::new(0),
+            counts: Counts::of(number),
         })
     }
 
@@ -89,7 +93,15 @@ impl Inbox {
         let added = jobs.list.len() - before;
         self.queued.store(jobs.list.len(), Ordering::SeqCst);
         drop(jobs);
+        self.counts.put(added);
         self.ring(added);
+    }
+
+    /// A request is done. Counted before it is answered: who has the answer finds it counted.
+    pub fn end(&self, job: Job, result: io::Result<()>) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        self.counts.ended(&job);
+        job.complete(result);
     }
 
     /// Wakes who has something to do now, if he sleeps.

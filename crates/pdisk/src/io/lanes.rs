@@ -75,6 +75,8 @@ mod tests {
         time::Duration,
     };
 
+    use base::PdiskId;
+
     use super::{
         super::{Engine, Errors, IoFile, IoNode, Op, Queues, Request, split},
         *,
@@ -131,7 +133,7 @@ mod tests {
     /// A pdisk of one file, with its share of one queue.
     fn pdisk(node: &IoNode, file: File) -> (Arc<IoFile>, Queues) {
         let queues = node.assign(1, Path::new("/"));
-        (Arc::new(node.file(node.lane(), file, Path::new("data"))), queues)
+        (Arc::new(node.file(node.lane(PdiskId(1)), file, Path::new("data"))), queues)
     }
 
     fn readable() -> File {

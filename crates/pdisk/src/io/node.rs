@@ -11,14 +11,17 @@ use std::{
     },
 };
 
-use base::events::{self, Severity};
+use base::{
+    PdiskId,
+    events::{self, Severity},
+};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::{
     buffers::{Buffers, IoBuf},
     fault::{FaultPlan, Layer},
-    file::{IoFile, Rings},
+    file::{IoFile, Lane, Rings},
     inbox::Queue,
     numa, psync,
     request::{Batch, Errors, Job, Request},
@@ -236,14 +239,14 @@ impl IoNode {
     }
 
     /// A file of a pdisk that is opened, in its lane.
-    pub(crate) fn file(&self, lane: u64, file: File, path: &Path) -> IoFile {
+    pub(crate) fn file(&self, lane: Lane, file: File, path: &Path) -> IoFile {
         let rings: Weak<dyn Rings> = Arc::<Node>::downgrade(&self.0);
-        IoFile::on(Some(rings), lane, file, path)
+        IoFile::on(Some((rings, lane)), file, path)
     }
 
     /// A number for the files of a pdisk that is opened.
-    pub(crate) fn lane(&self) -> u64 {
-        self.0.lanes.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn lane(&self, pdisk: PdiskId) -> Lane {
+        Lane { number: self.0.lanes.fetch_add(1, Ordering::Relaxed), pdisk }
     }
 
     /// Submits requests, each to the queue beside it. `finish` runs after the last of them, on a queue's

@@ -20,7 +20,7 @@ const THREADS: usize = 8;
 
 pub(super) fn start(queues: u32, settings: &Arc<Settings>) -> io::Result<Vec<Queue>> {
     let start = |number| {
-        let crew = Crew { number, inbox: Inbox::new(None), settings: Arc::clone(settings) };
+        let crew = Crew { number, inbox: Inbox::new(number, None), settings: Arc::clone(settings) };
         crew.start_thread(&mut crew.inbox.jobs.lock())?;
         Ok(Queue { inbox: crew.inbox, tid: 0 })
     };
@@ -90,9 +90,7 @@ impl Crew {
 
     fn serve(&self, mut job: Job) {
         let result = job.request.perform();
-        // Counted before it is answered: who has the answer finds it counted.
-        self.inbox.done.fetch_add(1, Ordering::Relaxed);
         self.inbox.rounds.fetch_add(1, Ordering::Relaxed);
-        job.complete(result);
+        self.inbox.end(job, result);
     }
 }

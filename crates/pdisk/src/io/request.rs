@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -60,6 +61,8 @@ pub(crate) type Errors = Vec<(u32, io::Error)>;
 type Finish = Box<dyn FnOnce(Errors) + Send>;
 
 pub(super) struct Batch {
+    /// When its requests were put into their queues.
+    pub begun: Instant,
     left: AtomicUsize,
     end: Mutex<(Errors, Option<Finish>)>,
 }
@@ -67,7 +70,7 @@ pub(super) struct Batch {
 impl Batch {
     pub fn new(requests: usize, finish: impl FnOnce(Errors) + Send + 'static) -> Arc<Batch> {
         let end = Mutex::new((Vec::new(), Some(Box::new(finish) as Finish)));
-        Arc::new(Batch { left: AtomicUsize::new(requests), end })
+        Arc::new(Batch { begun: Instant::now(), left: AtomicUsize::new(requests), end })
     }
 
     fn complete(&self, tag: u32, result: io::Result<()>) {

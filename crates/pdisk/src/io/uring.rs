@@ -67,7 +67,7 @@ fn start_queue(
     }
     // SAFETY: fd is new and nobody else owns it.
     let eventfd = unsafe { File::from_raw_fd(fd) };
-    let inbox = Inbox::new(Some(eventfd));
+    let inbox = Inbox::new(number, Some(eventfd));
     let (tx, rx) = mpsc::channel();
     let thread = {
         let inbox = Arc::clone(&inbox);
@@ -258,9 +258,8 @@ impl Loop {
     /// and being woken twice costs more than the copy.
     fn copy(&mut self, mut job: Job) {
         let result = job.request.perform();
-        self.inbox.done.fetch_add(1, Ordering::Relaxed);
         self.waiting.end(job.lane());
-        job.complete(result);
+        self.inbox.end(job, result);
     }
 
     /// Hands over what is prepared, and waits until something can be done.
@@ -433,9 +432,8 @@ impl Loop {
     fn end(&mut self, index: usize, outcome: io::Result<()>) {
         if let Some(slot) = self.slots.0[index].take() {
             self.free.push(index);
-            self.inbox.done.fetch_add(1, Ordering::Relaxed);
             self.waiting.end(slot.job.lane());
-            slot.job.complete(outcome);
+            self.inbox.end(slot.job, outcome);
         }
     }
 }

@@ -85,8 +85,8 @@ impl Watch {
             "file" => (self.files_of(query, text, now, span).await?, true),
             "directory" => (self.files_used(query, dimension, text, now, span).await?, true),
             "pool" | "node" => (self.names.pdisks_of(dimension, text)?, true),
-            "host" if query.statistic.derived_from(dimension).is_some() => {
-                let clients = self.names.clients_on(text)?;
+            "host" | "mount" if query.statistic.derived_from(dimension).is_some() => {
+                let clients = self.names.clients_on(dimension, text)?;
                 let numbers = |name: &String| self.names.sessions_of(name).map(|(sessions, _)| sessions);
                 let sessions = || -> Result<Vec<String>> {
                     Ok(clients.iter().map(numbers).collect::<Result<Vec<_>>>()?.concat())

@@ -36,6 +36,8 @@ pub struct Names {
     sessions: BTreeMap<u64, String>,
     /// On which host each client is.
     hosts: BTreeMap<String, String>,
+    /// On what each is mounted there.
+    mounts: BTreeMap<String, String>,
     /// (as labels have it, as people do).
     nodes: Vec<(String, String)>,
     filesystems: HashMap<u32, String>,
@@ -74,6 +76,8 @@ struct Stored {
     sessions: Vec<(u64, String)>,
     #[serde(default)]
     hosts: BTreeMap<String, String>,
+    #[serde(default)]
+    mounts: BTreeMap<String, String>,
     nodes: Vec<(String, String)>,
     filesystems: Vec<(u32, String)>,
     #[serde(default)]
@@ -90,15 +94,16 @@ impl Names {
             };
             report.clients.iter().filter(same).count() > 1
         };
-        let mut hosts = BTreeMap::new();
+        let (mut hosts, mut mounts) = (BTreeMap::new(), BTreeMap::new());
         let clients = report.clients.iter().map(|client| {
             let (host, mount) = (&client.process.host, printable(client.mount.as_bytes()));
             let name = match (alike(client, false), alike(client, true)) {
-                (false, _) => mount,
+                (false, _) => mount.clone(),
                 (true, false) => format!("{host}:{mount}"),
                 (true, true) => format!("{host}:{mount} of {}", client.process.pid),
             };
             hosts.insert(name.clone(), host.clone());
+            mounts.insert(name.clone(), mount);
             (client.session.0, name)
         });
         let clients: Vec<(u64, String)> = clients.collect();
@@ -108,6 +113,7 @@ impl Names {
         Names {
             sessions: clients.into_iter().chain(servers).chain(nobody).collect(),
             hosts,
+            mounts,
             nodes: nodes.map(|node| (node.id.to_string(), node.name.clone())).collect(),
             filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
             pdisks: report
@@ -128,6 +134,7 @@ impl Names {
         Ok(Names {
             sessions: stored.sessions.into_iter().collect(),
             hosts: stored.hosts,
+            mounts: stored.mounts,
             nodes: stored.nodes,
             filesystems: stored.filesystems.into_iter().collect(),
             pdisks: stored.pdisks,
@@ -142,6 +149,7 @@ impl Names {
         Ok(serde_json::to_string(&Stored {
             sessions: self.sessions.clone().into_iter().collect(),
             hosts: self.hosts.clone(),
+            mounts: self.mounts.clone(),
             nodes: self.nodes.clone(),
             filesystems: self.filesystems.clone().into_iter().collect(),
             pdisks: self.pdisks.clone(),
@@ -152,19 +160,26 @@ impl Names {
     /// The session of a client that has ended, what that was called, and where it was.
     pub fn had_session(&mut self, session: u64, name: &str, host: &str) {
         self.sessions.entry(session).or_insert_with(|| name.to_owned());
+        self.mounts.entry(name.to_owned()).or_insert_with(|| name.to_owned());
         if !host.is_empty() {
             self.hosts.entry(name.to_owned()).or_insert_with(|| host.to_owned());
         }
     }
 
-    /// The clients on a host; there is one.
-    pub fn clients_on(&self, host: &str) -> Result<Vec<String>> {
-        let found = self.hosts.iter().filter(|(_, of)| is_meant(of, host)).map(|(client, _)| client.clone());
+    /// By client: its host, or its mount point.
+    fn of_clients(&self, dimension: &str) -> &BTreeMap<String, String> {
+        if dimension == "host" { &self.hosts } else { &self.mounts }
+    }
+
+    /// The clients on a host, or of a mount point; there is one.
+    pub fn clients_on(&self, dimension: &str, name: &str) -> Result<Vec<String>> {
+        let all = self.of_clients(dimension);
+        let found = all.iter().filter(|(_, of)| is_meant(of, name)).map(|(client, _)| client.clone());
         let found: Vec<String> = found.collect();
         if found.is_empty() {
-            let known: BTreeSet<&str> = self.hosts.values().map(String::as_str).collect();
+            let known: BTreeSet<&str> = all.values().map(String::as_str).collect();
             let known: Vec<&str> = known.into_iter().collect();
-            bail!("there is no client on a host {host:?}; possible: {}", known.join(", "))
+            bail!("there is no client on a {dimension} {name:?}; possible: {}", known.join(", "))
         }
         Ok(found)
     }
@@ -306,12 +321,15 @@ impl Names {
                 name.cloned().unwrap_or_else(|| fs.to_string())
             }
             ("client", Value::Number(session)) => self.session(*session),
-            ("host", Value::Number(session)) => {
-                let host = self.sessions.get(session).and_then(|client| self.hosts.get(client));
-                host.map_or(UNKNOWN, String::as_str).to_owned()
+            ("host" | "mount", Value::Number(session)) => {
+                let of = self.of_clients(dimension);
+                let found = self.sessions.get(session).and_then(|client| of.get(client));
+                found.map_or(UNKNOWN, String::as_str).to_owned()
             }
             // Of what is counted by host itself it is the host's name already.
-            ("host", Value::Text(client)) => self.hosts.get(client).unwrap_or(client).clone(),
+            ("host" | "mount", Value::Text(client)) => {
+                self.of_clients(dimension).get(client).unwrap_or(client).clone()
+            }
             ("user", Value::Number(user)) => format!("uid {user}"),
             ("pool" | "node", Value::Text(pdisk)) => {
                 let place = self.pdisks.get(pdisk).map(|place| place.called(dimension));
@@ -385,8 +403,16 @@ mod tests {
         let host = |of: Value| names.show("host", &of);
         assert_eq!([host(Value::Number(5)), host(Value::Number(4))], ["h1", "h2"]);
         assert_eq!([host(Value::Number(7)), host(Value::Text("/mnt/a".to_owned()))], [UNKNOWN, "h1"]);
-        assert_eq!(names.clients_on("h2").unwrap(), ["/mnt/old"]);
-        assert!(names.clients_on("h3").unwrap_err().to_string().contains("h1, h2"));
+        assert_eq!(names.clients_on("host", "h2").unwrap(), ["/mnt/old"]);
+        assert!(names.clients_on("host", "h3").unwrap_err().to_string().contains("h1, h2"));
+        // Two hosts have something on the same.
+        names.sessions.insert(9, "h2:/mnt/a".to_owned());
+        names.mounts.insert("h2:/mnt/a".to_owned(), "/mnt/a".to_owned());
+        names.mounts.insert("/mnt/a".to_owned(), "/mnt/a".to_owned());
+        let mount = |of: Value| names.show("mount", &of);
+        assert_eq!([mount(Value::Number(9)), mount(Value::Number(4))], ["/mnt/a", "/mnt/old"]);
+        assert_eq!(mount(Value::Text("h2:/mnt/a".to_owned())), "/mnt/a");
+        assert_eq!(names.clients_on("mount", "/mnt/a").unwrap(), ["/mnt/a", "h2:/mnt/a"]);
         for bucket in 1..base::stats::LATENCY_BUCKETS as u64 {
             let shown = names.show("latency", &Value::Number(bucket));
             let query = Query::parse(&format!("file.ops[latency={shown}]")).unwrap();
