@@ -12,9 +12,9 @@
 //! more, into the entry. The kernel itself copies once each way.
 //!
 //! Limits that are the kernel's: sync(2) and syncfs(2) never reach a FUSE file system (only virtiofs
-//! and block-device mounts), nor does it wait for pages that are being written ([`write_out`] does), and an unmount from outside does not wait for us: what is not yet written
-//! when a file is closed is made durable by fsync, by [`Mount::unmount`], or within the client's own
-//! write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are asked for below
+//! and block-device mounts), nor do they wait for pages that the kernel is writing; [`write_out`] does. An unmount from
+//! outside does not wait for us: what is not yet written when a file is closed is made durable by fsync, by
+//! [`Mount::unmount`], or within the client's own write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are asked for below
 //! ([`locks`]), or are the kernel's if nothing below keeps them.
 
 mod abi;

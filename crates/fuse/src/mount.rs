@@ -244,8 +244,8 @@ impl<C: Calls> Mount<C> {
         is_held
     }
 
-    /// Has the kernel write what it holds, makes everything durable that was answered, and serves nothing more: the kernel, and with it the other mount namespaces, learn
-    /// of the end when the process has ended.
+    /// Has the kernel write what it holds, makes everything durable that was answered, and serves nothing more: the kernel, and
+    /// with it the other mount namespaces, learn of the end when the process has ended.
     async fn end_elsewhere(&self) -> MountEnd {
         self.write_out(None).await;
         self.session.stop_serving().await;
