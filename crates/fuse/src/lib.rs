@@ -37,6 +37,7 @@ mod mountpoint;
 mod mutate;
 mod names;
 mod options;
+mod page_writes;
 mod reply;
 mod request;
 mod rights;

@@ -23,12 +23,12 @@ use crate::{
     caching::Caching,
     calls::{Calls, Errno, Handle, KernelCache},
     inodes::{Inodes, Way},
+    page_writes::PageWrites,
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
     rights::Rights,
     statistics,
     waiting::{Waiting, interrupted},
-    write_out::PageWrites,
 };
 
 /// How long the end of a mount waits for requests under way; each has a shorter deadline of its own.

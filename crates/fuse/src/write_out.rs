@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
     thread,
     time::{Duration, Instant},
@@ -34,58 +34,6 @@ const REFUSED_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// WRITEs of the kernel's pages, in bytes.
-#[derive(Default)]
-pub struct PageWrites {
-    written: AtomicU64,
-    under_way: AtomicU64,
-    /// Since the mount was told to end.
-    failed: AtomicU64,
-    ending: AtomicBool,
-    refused: AtomicBool,
-    /// The kernel's side was ended before all was written.
-    cut_off: AtomicBool,
-}
-
-impl PageWrites {
-    /// One is with us.
-    pub fn begun(&self, bytes: u64) {
-        self.under_way.fetch_add(bytes, SeqCst);
-    }
-
-    /// That one is done.
-    pub fn done(&self, bytes: u64, all_written: bool) {
-        self.under_way.fetch_sub(bytes, SeqCst);
-        if all_written {
-            self.written.fetch_add(bytes, SeqCst);
-        } else if self.ending.load(SeqCst) {
-            self.failed.fetch_add(bytes, SeqCst);
-        }
-    }
-
-    /// Whether requests for pages are refused now.
-    pub fn are_refused(&self) -> bool {
-        self.refused.load(SeqCst)
-    }
-
-    /// One was.
-    pub fn refused(&self, bytes: u64) {
-        self.failed.fetch_add(bytes, SeqCst);
-    }
-
-    /// Written so far.
-    pub fn written(&self) -> u64 {
-        self.written.load(SeqCst)
-    }
-
-    /// What was to be written when the mount was told to end, and is not known to be: so many bytes at least.
-    pub fn lost(&self) -> Option<u64> {
-        let bytes = self.failed.load(SeqCst) + self.under_way.load(SeqCst);
-        let is_lost = self.ending.load(SeqCst) && (bytes > 0 || self.cut_off.load(SeqCst));
-        is_lost.then_some(bytes)
-    }
-}
 
 /// Whether it goes on.
 struct Pace {
@@ -113,14 +61,14 @@ impl Pace {
 }
 
 /// Has the kernel write all pages that are dirty now, of all files it knows. `place`: where it is mounted, if it still is. What
-/// could not be written is in [`PageWrites::lost`]. `is_gone`: whether the kernel's side is.
+/// could not be written is in [`PageWrites::lost`](crate::page_writes::PageWrites::lost). `is_gone`: whether the kernel's side is.
 pub async fn write_out<C: Calls>(
     session: &Arc<Session<C>>,
     place: Option<PathBuf>,
     is_gone: impl Fn() -> bool,
 ) {
     let pages = &session.page_writes;
-    pages.ending.store(true, SeqCst);
+    pages.end_begins();
     let before = pages.written();
     let passed = Arc::new(AtomicU64::new(0));
     let (told, mut end) = oneshot::channel::<()>();
@@ -137,12 +85,12 @@ pub async fn write_out<C: Calls>(
     }
     let mut pace = Pace::new(Instant::now(), before);
     while timeout(LOOK, &mut end).await.is_err() {
-        if is_gone() && !pages.cut_off.swap(true, SeqCst) {
+        if is_gone() && pages.cut_off() {
             tracing::error!(
                 "cut off from the kernel before it has written what programs had changed in mappings"
             );
         }
-        let failed = pages.failed.load(SeqCst);
+        let failed = pages.failed();
         if !pace.goes_on(Instant::now(), pages.written(), passed.load(SeqCst), failed) {
             return give_up(session, end).await;
         }
@@ -159,7 +107,7 @@ async fn give_up<C: Calls>(session: &Session<C>, mut end: oneshot::Receiver<()>)
         under_way,
         "told to end, and nothing is written any more: the rest of what programs have changed in mappings is given up"
     );
-    session.page_writes.refused.store(true, SeqCst);
+    session.page_writes.refuse();
     let limit = Instant::now() + REFUSED_TIMEOUT;
     // One that was let in just before is cut the next time.
     session.waiting().cut_pages(libc::EIO);
@@ -203,20 +151,5 @@ mod tests {
         let mut pace = Pace::new(begun, 0);
         assert!((1..30).all(|n| pace.goes_on(at(n * 30), n, 0, 0)));
         assert!(!pace.goes_on(at(900), 31, 0, 0), "not for ever");
-    }
-
-    #[test]
-    fn lost_is_what_failed_since_the_end_and_what_never_came_back() {
-        let pages = PageWrites::default();
-        pages.begun(4096);
-        pages.done(4096, false);
-        assert_eq!(pages.lost(), None, "the program was told");
-        pages.ending.store(true, SeqCst);
-        for all_written in [true, false] {
-            pages.begun(8192);
-            pages.done(8192, all_written);
-        }
-        pages.refused(1);
-        assert_eq!((pages.written(), pages.lost()), (8192, Some(8193)));
     }
 }

@@ -102,7 +102,6 @@ impl Core {
         runtime: Handle,
         local: Vec<SocketAddr>,
     ) -> Arc<Core> {
-        crate::connections::refused::show();
         let process = RandomState::new().build_hasher().finish().max(1);
         Arc::new(Core {
             pool: BufPool::new(config.pool_idle_bytes_max),

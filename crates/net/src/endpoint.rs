@@ -56,6 +56,7 @@ impl Endpoint {
             listeners.push(listener);
         }
         let identity = identity.speaking(config.build.protocols).preferring(config.cipher_list)?;
+        crate::connections::refused::show();
         let groups = Groups::new(Core::new(config, identity, runtime, local));
         groups.services.set(Service::Net, service::handler());
         for listener in listeners {

@@ -107,7 +107,9 @@ impl Cache {
     /// Changes its bound; what is above it goes. 0 turns it off.
     pub fn resize(&self, bytes_max: u64) {
         // Shown from now on, with nothing counted.
-        (LazyLock::force(&HIT_BYTES), LazyLock::force(&MISS_BYTES), LazyLock::force(&BY_REASON));
+        LazyLock::force(&HIT_BYTES);
+        LazyLock::force(&MISS_BYTES);
+        LazyLock::force(&BY_REASON);
         let mut state = self.0.lock();
         state.bytes_max = bytes_max;
         state.shrink();

@@ -151,13 +151,13 @@ const EACH: u64 = u64::MAX / 255;
 impl Ways {
     /// A bit in the byte of each row of this tag, the lowest first. Behind it there can be some for rows of others.
     fn tagged(&self, tag: u64) -> u64 {
-        let differ = self.tags ^ tag * EACH;
-        differ.wrapping_sub(EACH) & !differ & EACH << 7
+        let differ = self.tags ^ (tag * EACH);
+        differ.wrapping_sub(EACH) & !differ & (EACH << 7)
     }
 
     fn set_tag(&mut self, way: usize, tag: u64) {
         let at = way * 8;
-        self.tags = self.tags & !(0xff << at) | tag << at;
+        self.tags = self.tags & !(0xff << at) | (tag << at);
     }
 
     /// The rank of the lightest row.
