@@ -73,7 +73,7 @@ pub struct Up {
 pub struct Down {
     #[command(flatten)]
     pub dir: Dir,
-    /// Also when files are open on the mount: what was not yet written by programs is lost to them
+    /// Also when files are open on the mount, which programs cannot write to any more
     #[arg(long)]
     pub force: bool,
 }

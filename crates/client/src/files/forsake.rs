@@ -4,13 +4,10 @@
 //! anything of it is dropped here. Of one that nobody else has open what is dirty is never written.
 //! On failure (pdisks away) it stays until that can be done; whoever waits for its token has the session ended.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::inode::Inode;
-use crate::{core::Core, error::Errno};
-
-/// Pause before it is tried again to make an inode clean.
-const RETRY: Duration = Duration::from_millis(300);
+use crate::{core::Core, error::Errno, sharing::give::RETRY};
 
 impl Core {
     /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,

@@ -19,7 +19,7 @@ use super::{
 use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 
 /// Pause before cleaning is tried again.
-const RETRY: Duration = Duration::from_millis(300);
+pub(crate) const RETRY: Duration = Duration::from_millis(300);
 /// Pause before it is looked again whether a token is still written under.
 const LINGER_LOOK: Duration = Duration::from_millis(1);
 

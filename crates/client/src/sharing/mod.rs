@@ -1,6 +1,6 @@
 //! Sharing a file system with other sessions: the tokens held here, how they are got and given back.
 
-mod give;
+pub(crate) mod give;
 pub(crate) mod guards;
 mod hold;
 pub(crate) mod kernel;
