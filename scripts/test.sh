@@ -37,12 +37,13 @@ computing=(simulation token_model fsx)
 # pjdfstest is a command of its own (make over-etcd).
 rest=$(names crates/*/tests/{*.rs,*/main.rs} | grep -vxF -f <(names "${measuring[@]}"; printf '%s\n' "${long[@]}" "${computing[@]}" lab_stagings pjdfstest))
 
-# one COMMAND...: what it says comes in one piece, when it has ended. timeout hands a signal on to all that it runs, but is in no group of
-# others, so it is told itself.
+# one COMMAND...: what it says comes in one piece, when it has ended. One that hangs is ended after several times what the longest takes, so
+# that its last lines are seen; what gives way to others begins early and may take longer. timeout hands a signal on to all that it runs, but is in no group of others, so it is told itself.
 one() {
-  local said
+  local said limit=12m
+  [ "$1" != nice ] || limit=35m
   said=$(mktemp -p "$work")
-  timeout 30m "$@" >"$said" 2>&1 &
+  timeout $limit "$@" >"$said" 2>&1 &
   trap "kill $!; exit 143" TERM
   wait $! || echo "$*" >>"$work/failed"
   flock "$work" cat "$said"
@@ -61,14 +62,14 @@ queue() {
   printf "env ROPEWALK_FUSE_TRANSPORT=classic $all --test %s\n" $(names crates/fuse/tests/*.rs)
   echo "$all --doc"
 }
-queue | timeout 2h xargs -P $(($(nproc) + 1)) -I {} bash -c 'one {} "$@"' one "$@" &
+queue | timeout 65m xargs -P $(($(nproc) + 1)) -I {} bash -c 'one {} "$@"' one "$@" &
 beside+=($!)
 wait "${beside[0]}" || echo "the queue" >>"$work/failed"
 beside=()
 
-run $(printf -- '--test %s ' $(names "${measuring[@]}")) "$@" || echo "${measuring[@]}" >>"$work/failed"
+timeout 10m $all $(printf -- '--test %s ' $(names "${measuring[@]}")) "$@" || echo "${measuring[@]}" >>"$work/failed"
 # On a machine that others use it stages what it draws up to three times.
-run --test lab_stagings "$@" || echo lab_stagings >>"$work/failed"
+timeout 10m $all --test lab_stagings "$@" || echo lab_stagings >>"$work/failed"
 if [ -s "$work/failed" ]; then
   { echo "test: FAILED; see above:"; cat "$work/failed"; } >&2
   exit 1
