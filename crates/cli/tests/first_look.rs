@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, LET_GO, ROPEWALK, ok, refused, ropewalk, until};
+use common::{Cluster, LET_GO, ROPEWALK, ok, refused, ropewalk, unheard, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Columns of a terminal.
@@ -80,7 +80,7 @@ fn the_readmes_session_and_the_first_mistakes() {
     );
     ok(&["umount", "--dir", dir, mnt]);
     cluster.down();
-    let said = refused(&["status", "--dir", dir]);
+    let said = unheard(&["status", "--dir", dir]);
     assert!(said.contains("is the cluster up?") && said.contains("ropewalk up"), "{said}");
 }
 

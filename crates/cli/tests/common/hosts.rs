@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     beds::Bed,
-    common::{LET_GO, ROPEWALK, answer},
+    common::{LET_GO, ROPEWALK, answer, failed, heard, processes, succeeded},
 };
 
 /// A host with a directory of its own.
@@ -66,23 +66,21 @@ impl<'a> Machine<'a> {
         command
     }
 
+    /// Once.
     pub fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
     }
 
+    /// See [`heard`].
     pub fn ok(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(words, heard(|| self.run(words)))
     }
 
     pub fn refused(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
+        failed(words, heard(|| self.run(words)))
     }
 
-    /// What it answers to a question; see [`answer`].
+    /// What it answers to a question.
     pub fn json(&self, words: &[&str]) -> Value {
         let words = [words, &["--json"]].concat();
         answer(&words, || self.run(&words))
@@ -137,17 +135,20 @@ impl<'a> Machine<'a> {
     }
 
     fn kill_those(&self, its: impl Fn(&OsStr) -> bool) {
-        for entry in fs::read_dir(self.dir.join("run")).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|end| end == "pid") && path.file_stem().is_some_and(&its) {
-                signal_of(&path, Signal::KILL);
-            }
-        }
+        let files = fs::read_dir(self.dir.join("run")).unwrap().map(|entry| entry.unwrap().path());
+        let is = |path: &PathBuf| {
+            path.extension().is_some_and(|end| end == "pid") && path.file_stem().is_some_and(&its)
+        };
+        // All at once, then all are waited for.
+        let killed: Vec<Pid> = files.filter(is).filter_map(|file| signal_of(&file, Signal::KILL)).collect();
+        killed.into_iter().for_each(|pid| processes::took(pid, Signal::KILL));
     }
 
-    /// Sends it to a process of its own, which may have ended.
+    /// Sends it to a process of its own, which may have ended; see [`processes::signal`].
     pub fn signal(&self, name: &str, signal: Signal) {
-        signal_of(&self.dir.join("run").join(format!("{name}.pid")), signal);
+        if let Some(pid) = signal_of(&self.dir.join("run").join(format!("{name}.pid")), signal) {
+            processes::took(pid, signal);
+        }
     }
 
     /// The number of a process that lives; one that has ended and is not reaped yet does not.
@@ -167,11 +168,10 @@ fn live(pid_file: &Path) -> Option<i32> {
     (same && !dead).then_some(pid)
 }
 
-fn signal_of(pid_file: &Path, signal: Signal) {
-    // One that has ended needs none.
-    if let Some(pid) = live(pid_file).and_then(Pid::from_raw) {
-        let _ = kill_process(pid, signal);
-    }
+/// Whom it was sent; one that has ended needs none.
+fn signal_of(pid_file: &Path, signal: Signal) -> Option<Pid> {
+    let pid = live(pid_file).and_then(Pid::from_raw)?;
+    kill_process(pid, signal).ok().map(|()| pid)
 }
 
 /// What runs on the machines of a test ends with it.

@@ -6,69 +6,24 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Output},
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
+mod commands;
 pub mod ports;
+pub mod processes;
 
+pub use commands::*;
 use ports::Ports;
-
-/// The program under test.
-pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
+use processes::{is_gone, start_ticks};
 
 /// What a shell does first in a mount namespace of its own: it lets go the mounts of other tests, which would go on there after they are
 /// unmounted here, for their kernel.
 pub const LET_GO: &str = "umount --all --lazy --internal-only --no-canonicalize --types fuse.ropewalk";
-
-/// Runs ropewalk and returns what it said.
-pub fn ropewalk(args: &[&str]) -> Output {
-    Command::new(ROPEWALK).args(args).output().expect("run ropewalk")
-}
-
-/// What a command with `--json` says, parsed. Commands wait three seconds for a connection, and analytics two for who is asked: on a machine
-/// that stands still for so long, it is given once more.
-pub fn answer(words: &[&str], ask: impl Fn() -> Output) -> serde_json::Value {
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        let output = ask();
-        let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() {
-            return serde_json::from_slice(&output.stdout).expect("JSON");
-        }
-        let unheard = said.contains("is the cluster up?") || said.contains("since they do not answer: ");
-        assert!(unheard && Instant::now() < end, "ropewalk {words:?}: {}\n{said}", output.status);
-    }
-}
-
-/// Runs ropewalk, which must succeed; returns its stdout.
-pub fn ok(args: &[&str]) -> String {
-    let output = ropewalk(args);
-    assert!(
-        output.status.success(),
-        "ropewalk {args:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Runs ropewalk, which must fail; returns its stderr.
-pub fn refused(args: &[&str]) -> String {
-    let output = ropewalk(args);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success(),
-        "ropewalk {args:?} succeeded: {}",
-        String::from_utf8_lossy(&output.stdout)
-    );
-    assert!(!stderr.contains("panicked"), "{stderr}");
-    stderr
-}
 
 /// Whether clusters are to be with three managers over three members of etcd, whatever the test.
 pub fn over_etcd() -> bool {
@@ -233,17 +188,17 @@ impl Cluster {
             let _ = rustix::process::kill_process(pid, signal);
         }
         let end = Instant::now() + Duration::from_secs(60);
-        while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some() || has_threads(pid)) {
+        while victims.iter().any(|&(_, pid)| !is_gone(pid)) {
             assert!(Instant::now() < end, "{signal:?} does not end {victims:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// A signal to one process.
+    /// A signal to one process; see [`processes::signal`].
     pub fn signal(&self, name: &str, signal: rustix::process::Signal) {
         let found = self.processes().into_iter().find(|(process, _)| process == name);
         let (_, pid) = found.unwrap_or_else(|| panic!("{name} does not run\n{}", self.logs()));
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+        processes::signal(rustix::process::Pid::from_raw(pid).unwrap(), signal);
     }
 
     /// Starts one server process again, as an administrator would, and waits until it can be found, or has ended: one that cannot be
@@ -394,16 +349,6 @@ impl Drop for Cluster {
             let _ = child.wait();
         }
     }
-}
-
-/// Whether more than the first thread is left of a process: the first one can be dead before the others have
-/// let go of its files.
-fn has_threads(pid: i32) -> bool {
-    fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.count() > 1)
-}
-
-fn start_ticks(pid: i32) -> Option<u64> {
-    base::proc_stat::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// A small generator of numbers from a seed (SplitMix64, Steele et al. 2014), so that a failing run can be

@@ -1,0 +1,80 @@
+//! Commands, and what they say. A command waits three seconds for a connection to the manager, and one that asks all processes two for
+//! each of them; then it gives up, and says so. A busy machine stands still for so long, so each is given again until it is heard. One that
+//! the manager did before its answer was lost is done twice: it is refused then, as it would be of anybody else.
+
+use std::{
+    process::{Command, Output},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// The program under test.
+pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
+
+/// What says that nobody heard a command, or not all whom it asked.
+const UNHEARD: [&str; 2] = ["is the cluster up?", "since they do not answer: "];
+/// How long it is given again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs ropewalk, once, and returns what it said.
+pub fn ropewalk(args: &[&str]) -> Output {
+    Command::new(ROPEWALK).args(args).output().expect("run ropewalk")
+}
+
+/// Gives a command as long as it is not heard; what it said at last, whatever that is.
+pub fn heard(mut give: impl FnMut() -> Output) -> Output {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let output = give();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let unheard = !output.status.success() && UNHEARD.iter().any(|text| said.contains(text));
+        if !unheard || Instant::now() > end {
+            return output;
+        }
+        sleep(Duration::from_millis(100));
+    }
+}
+
+/// What a command with `--json` says, parsed; it must succeed.
+pub fn answer(words: &[&str], give: impl FnMut() -> Output) -> serde_json::Value {
+    serde_json::from_str(&succeeded(words, heard(give))).expect("JSON")
+}
+
+/// Runs ropewalk, which must succeed; returns its stdout.
+pub fn ok(args: &[&str]) -> String {
+    succeeded(args, heard(|| ropewalk(args)))
+}
+
+/// Runs ropewalk, which must be refused what it asks for; returns its stderr.
+pub fn refused(args: &[&str]) -> String {
+    failed(args, heard(|| ropewalk(args)))
+}
+
+/// Runs ropewalk, once, which must fail, as nobody is there to be asked; returns its stderr.
+pub fn unheard(args: &[&str]) -> String {
+    failed(args, ropewalk(args))
+}
+
+/// The stdout of a command that must have succeeded.
+pub fn succeeded(words: &[&str], output: Output) -> String {
+    assert!(
+        output.status.success(),
+        "ropewalk {words:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The stderr of a command that must have failed.
+pub fn failed(words: &[&str], output: Output) -> String {
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(
+        !output.status.success(),
+        "ropewalk {words:?} succeeded: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
