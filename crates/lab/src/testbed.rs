@@ -5,7 +5,7 @@
 //! touched, and deleting the namespaces removes everything; with [`Spec::trees`] also directories (`tree`). A file in `/run/ropewalk/testbed` says what a
 //! testbed is; it is written before the first namespace, so that one that was begun and not finished is
 //! found as well. [`Testbed::scoped`] names its process as owner: what dead owners left behind is removed
-//! by the next `scoped`, and by [`sweep`].
+//! by the next `scoped`, and by [`sweep`]; of several who remove the same one, one does, and the others wait.
 
 mod build;
 mod description;

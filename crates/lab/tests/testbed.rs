@@ -11,6 +11,9 @@ use std::{
 
 use lab::testbed::{self, BitRate, Host, Join, LinkState, Scoped, Spec, Testbed, TestbedError};
 
+/// Ends a test that would otherwise hang, as a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn up(spec: Spec) -> Scoped {
     Testbed::scoped(spec).unwrap()
 }
@@ -20,7 +23,7 @@ fn transfer(from: &Host, to: &Host, addr: IpAddr, count: usize, bytes: usize) {
     let listener = to.run(|| TcpListener::bind((addr, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
     for _ in 0..count {
-        let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap();
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).unwrap();
         let mut near = from.run(connect).unwrap();
         let (mut far, _) = listener.accept().unwrap();
         let sender = std::thread::spawn(move || near.write_all(&vec![7; bytes]).unwrap());
@@ -85,7 +88,7 @@ fn arrives(from: &UdpSocket, to: &UdpSocket, should: bool) -> bool {
         if from.send_to(&own, addr).is_ok() && to.recv_from(&mut buffer).is_ok() && buffer == own {
             return true;
         }
-        let enough = if should { began.elapsed() > Duration::from_secs(20) } else { tried == 10 };
+        let enough = if should { began.elapsed() > PATIENCE } else { tried == 10 };
         if enough {
             break;
         }
@@ -166,7 +169,7 @@ fn names_are_taken_once_and_down_ends_what_runs_inside() {
     assert!(matches!(same, Err(TestbedError::Exists { .. })), "{same:?}");
     let mut sleeper = bed.hosts[0].command("sleep").arg("600").spawn().unwrap();
     let begun = Instant::now();
-    while bed.pids().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(60) {
+    while bed.pids().unwrap().is_empty() && begun.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(bed.pids().unwrap(), [sleeper.id()]);
@@ -183,11 +186,12 @@ fn names_are_taken_once_and_down_ends_what_runs_inside() {
 fn what_a_killed_owner_leaves_is_swept_away() {
     const CHILD: &str = "ROPEWALK_TEST_TESTBED_CHILD";
     if std::env::var_os(CHILD).is_some() {
-        let bed = up(Spec::default());
+        let beds: Vec<Scoped> = (0..3).map(|_| up(Spec { hosts: 4, ..Spec::default() })).collect();
+        let names: Vec<&str> = beds.iter().map(|bed| &*bed.spec.name).collect();
         let mut out = std::io::stdout();
-        writeln!(out, "\nNAME {}", bed.spec.name).unwrap();
+        writeln!(out, "\nNAMES {}", names.join(" ")).unwrap();
         out.flush().unwrap();
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(Duration::from_secs(3600));
         return;
     }
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -197,19 +201,25 @@ fn what_a_killed_owner_leaves_is_swept_away() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let name = lines.find_map(|l| l.unwrap().strip_prefix("NAME ").map(str::to_owned)).unwrap();
+    let names = lines.find_map(|l| l.unwrap().strip_prefix("NAMES ").map(str::to_owned)).unwrap();
     let mine = up(Spec::default());
-    let left = Testbed::find(Some(&name)).unwrap();
-    assert!(left.stands(), "a living owner's is left alone");
+    let left: Vec<Testbed> = names.split(' ').map(|name| Testbed::find(Some(name)).unwrap()).collect();
+    assert!(left.iter().all(Testbed::stands), "a living owner's is left alone");
     child.kill().unwrap();
     child.wait().unwrap();
-    // Another test's `scoped` may be faster; either way it is gone.
-    let begun = Instant::now();
-    while left.stands() && begun.elapsed() < Duration::from_secs(60) {
-        testbed::sweep().unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(!left.stands() && Testbed::find(Some(&name)).is_err());
+    // Several at once, and other tests' `scoped` beside them: whoever removes one, it is gone when a sweep has ended, and none meets what
+    // another has removed by half.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                testbed::sweep().unwrap();
+                for bed in &left {
+                    let name = &bed.spec.name;
+                    assert!(!bed.stands() && Testbed::find(Some(name)).is_err(), "{name} is left");
+                }
+            });
+        }
+    });
     assert!(mine.stands());
 }
 

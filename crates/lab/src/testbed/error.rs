@@ -1,6 +1,6 @@
 //! What can go wrong with a testbed.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use thiserror::Error;
 
@@ -86,6 +86,17 @@ pub enum TestbedError {
         /// Why.
         #[source]
         source: serde_json::Error,
+    },
+    /// Somebody else removes it, and does not come to an end.
+    #[error(
+        "testbed {name} is being removed by another process, which was not done within {} s; try again when that has ended",
+        .waited.as_secs()
+    )]
+    BeingRemoved {
+        /// The testbed.
+        name: String,
+        /// So long it was waited for.
+        waited: Duration,
     },
     /// Processes in it do not end.
     #[error("processes {pids:?} in testbed {name} do not end; its namespaces are left")]

@@ -4,11 +4,16 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 
 use super::{
     description::Testbed,
@@ -20,8 +25,12 @@ use super::{
 };
 
 const DIR: &str = "/run/ropewalk/testbed";
-/// How long processes in a testbed have to end by themselves, and then after SIGKILL.
-const END_WITHIN: Duration = Duration::from_secs(2);
+/// How long processes in a testbed have to end by themselves, and then after SIGKILL: on a busy machine one that was killed may wait for a
+/// CPU, and for what its disk does.
+const END_WITHIN: [(Signal, Duration); 2] =
+    [(Signal::TERM, Duration::from_secs(2)), (Signal::KILL, Duration::from_secs(30))];
+/// How long one waits for another who removes the same testbed.
+const REMOVAL_WITHIN: Duration = Duration::from_secs(60);
 
 fn path(name: &str) -> PathBuf {
     Path::new(DIR).join(format!("{name}.json"))
@@ -91,20 +100,62 @@ pub fn sweep() -> Result<Vec<String>, TestbedError> {
     let mut removed = Vec::new();
     for testbed in list()? {
         if testbed.owner.is_some_and(|o| !o.lives()) {
-            down(&testbed.spec.name)?;
-            removed.push(testbed.spec.name);
+            match down(&testbed.spec.name) {
+                Ok(()) => removed.push(testbed.spec.name),
+                // Somebody else was faster.
+                Err(TestbedError::NoTestbed { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(removed)
 }
 
+/// A testbed's file, held by who removes the testbed: two at once would meet what the other has removed by half. It ends with its holder.
+struct Held(fs::File);
+
+impl Held {
+    /// Waits until nobody else has it, no longer than so; none if there is no such file, any more.
+    fn take(path: &Path, name: &str, within: Duration) -> Result<Option<Held>, TestbedError> {
+        let action = || system(format!("lock {}", path.display()));
+        let file = match fs::File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(action())?,
+        };
+        let begun = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < within => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(TestbedError::BeingRemoved { name: name.to_owned(), waited: within });
+                }
+                Err(e) => return Err(action()(e.into())),
+            }
+        }
+        // Who had it has removed it; another testbed may have the name by now.
+        let same = fs::metadata(path).and_then(|now| Ok(now.ino() == file.metadata()?.ino()));
+        Ok(same.unwrap_or(false).then_some(Held(file)))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Not only closed: a program that another thread is just starting may have it, too, for a moment.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Removes a testbed, whole or half made: ends the processes in its namespaces (SIGTERM, then SIGKILL),
-/// deletes these, then its file. One of which nothing is there is an error.
+/// deletes these, then its file. One of which nothing is there is an error. One at a time removes the same one; the others wait.
 pub fn down(name: &str) -> Result<(), TestbedError> {
     spec::check_name(name)?;
-    let spaces = spaces(name)?;
     let path = path(name);
-    if spaces.is_empty() && !path.exists() {
+    let held = Held::take(&path, name, REMOVAL_WITHIN)?;
+    let spaces = spaces(name)?;
+    if spaces.is_empty() && held.is_none() {
         return Err(TestbedError::NoTestbed { name: name.to_owned() });
     }
     end_processes(name, &spaces)?;
@@ -132,9 +183,16 @@ fn spaces(name: &str) -> Result<Vec<String>, TestbedError> {
     Ok(names.filter(|n| n.starts_with(&prefix)).collect())
 }
 
-/// Processes in a namespace: not this one, which may have threads there that it is about to end.
+/// Processes in a namespace: not this one, which may have threads there that it is about to end. One that is just being made or removed
+/// has none.
 pub(super) fn pids(space: &str) -> Result<Vec<u32>, TestbedError> {
-    let text = run("list the processes of a namespace", "ip", &["netns", "pids", space])?;
+    let list = || run("list the processes of a namespace", "ip", &["netns", "pids", space]);
+    let text = match list() {
+        Err(_) if !host::is_there(space) => return Ok(Vec::new()),
+        // It may have been made between the two looks.
+        Err(_) => list()?,
+        Ok(text) => text,
+    };
     let me = std::process::id();
     Ok(text.lines().filter_map(|l| l.trim().parse().ok()).filter(|&pid| pid != me).collect())
 }
@@ -147,17 +205,24 @@ fn end_processes(name: &str, spaces: &[String]) -> Result<(), TestbedError> {
         }
         Ok(all)
     };
-    let mut left = Vec::new();
-    for signal in [Signal::TERM, Signal::KILL] {
-        left = all()?;
+    let send = |left: &[u32], signal| {
         for pid in left.iter().filter_map(|&p| Pid::from_raw(p as i32)) {
             // It may have ended by itself.
             let _ = kill_process(pid, signal);
         }
+    };
+    let mut left = Vec::new();
+    for (signal, within) in END_WITHIN {
+        left = all()?;
+        send(&left, signal);
         let begun = Instant::now();
-        while !left.is_empty() && begun.elapsed() < END_WITHIN {
+        while !left.is_empty() && begun.elapsed() < within {
             std::thread::sleep(Duration::from_millis(20));
             left = all()?;
+            // What was started meanwhile as well. SIGTERM is told once: some take a second one for haste.
+            if signal == Signal::KILL {
+                send(&left, signal);
+            }
         }
         if left.is_empty() {
             return Ok(());
@@ -179,5 +244,34 @@ impl Testbed {
     /// Whether all its namespaces are there.
     pub fn stands(&self) -> bool {
         self.hosts.iter().all(|h| host::is_there(&h.netns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_removes_a_testbed_and_who_waits_in_vain_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bed.json");
+        let take = |millis| Held::take(&path, "bed", Duration::from_millis(millis));
+        assert!(take(0).unwrap().is_none(), "there is none");
+        fs::write(&path, "{}").unwrap();
+        let held = take(0).unwrap().unwrap();
+        let error = take(30).err().unwrap().to_string();
+        assert!(error.contains("testbed bed is being removed by another process"), "{error}");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| take(60_000).unwrap().is_none());
+            // Its file goes, and then who held it.
+            fs::remove_file(&path).unwrap();
+            drop(held);
+            assert!(waits.join().unwrap(), "it is removed");
+        });
+        // Another of the same name is not the one that was waited for.
+        fs::write(&path, "{}").unwrap();
+        let held = take(0).unwrap().unwrap();
+        drop(held);
+        assert!(take(0).unwrap().is_some(), "who has it no more is not waited for");
     }
 }
