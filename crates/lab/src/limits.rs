@@ -14,8 +14,8 @@ use crate::plan::Params;
 
 /// Microseconds over which a share of CPUs is kept.
 const PERIOD: u64 = 100_000;
-/// How often, and after how long, it is tried again to remove a group whose last process is about to go.
-const REMOVE_TRIES: u32 = 100;
+/// How often, and after how long, it is tried again to remove a group whose last process is about to go: that may wait for a CPU.
+const REMOVE_TRIES: u32 = 1500;
 const REMOVE_EACH: Duration = Duration::from_millis(20);
 
 /// What a client node may use.
