@@ -175,6 +175,9 @@ mod tests {
     use super::*;
     use crate::{observe::LoadGroups, plan::Figure, targets::Targets};
 
+    /// Ends a test that would otherwise hang, as a failure.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     /// Runs a shell with that script to its end, and gives what it comes to, within that grace.
     fn outcome(script: &str, stop: &AtomicBool, grace: Duration) -> Result<String, EngineError> {
         let (targets, groups) = (Targets::default(), LoadGroups::default());
@@ -211,7 +214,7 @@ mod tests {
         let mut pid = String::new();
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
-                wait_for(Instant::now() + GRACE, || {
+                wait_for(Instant::now() + PATIENCE, || {
                     pid = std::fs::read_to_string(&file).unwrap_or_default();
                     pid.ends_with('\n')
                 });
@@ -234,8 +237,8 @@ mod tests {
         let error = outcome(&script, &stop, Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("holds its output open"), "{error}");
         let pid = std::fs::read_to_string(&file).unwrap();
-        assert!(!pid.is_empty() && wait_for(Instant::now() + GRACE, || !lives(&pid)), "{pid} lives");
+        assert!(!pid.is_empty() && wait_for(Instant::now() + PATIENCE, || !lives(&pid)), "{pid} lives");
         // What ends in time gives what it said.
-        assert_eq!(outcome("echo done", &stop, GRACE).unwrap(), "done\n");
+        assert_eq!(outcome("echo done", &stop, PATIENCE).unwrap(), "done\n");
     }
 }
