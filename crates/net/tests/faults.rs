@@ -63,20 +63,6 @@ impl Process {
     fn start(listen: &str) -> Process {
         Process::run("server_process", SERVER, listen)
     }
-    /// Stops it, and waits until each of its threads has stopped.
-    fn stop(&self) {
-        self.signal("-STOP");
-        let stopped = |task: fs::DirEntry| {
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap();
-            stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('T'))
-        };
-        while !fs::read_dir(self.proc("task")).unwrap().all(|task| stopped(task.unwrap())) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    fn proc(&self, file: &str) -> String {
-        format!("/proc/{}/{file}", self.child.id())
-    }
     /// (Threads, descriptors, resident KiB).
     fn counts(&self) -> (usize, usize, usize) {
         let status = fs::read_to_string(self.proc("status")).unwrap();
@@ -113,6 +99,7 @@ impl Process {
     }
 }
 
+/// On a busy machine it may lose a connection to a peer that is there: what it asks may be repeated.
 fn quick(node: u32) -> EndpointConfig {
     EndpointConfig {
         heartbeat_interval: Duration::from_millis(100),
@@ -126,7 +113,8 @@ async fn a_stopped_peer_costs_deadlines_and_is_used_again_when_it_goes_on() {
     let server = Process::start("127.0.0.1:0");
     let client = Endpoint::start(quick(2)).unwrap();
     let peer = client.peer(&[server.addr]);
-    peer.call(bulk(ECHO, b"", Bytes::from_static(b"x"))).await.unwrap();
+    let asked = Call { idempotent: true, ..bulk(ECHO, b"", Bytes::from_static(b"x")) };
+    peer.call(asked).await.unwrap();
     server.stop();
     let short = Instant::now() + Duration::from_millis(1500);
     let calls: Vec<_> = (0..20)
@@ -145,7 +133,8 @@ async fn a_stopped_peer_costs_deadlines_and_is_used_again_when_it_goes_on() {
     }
     assert!(client.waiters().is_empty(), "{:?}", client.waiters());
     server.signal("-CONT");
-    let reply = peer.call(Call { patience: Some(SOON), ..call(ECHO, b"again") }).await.unwrap();
+    let again = Call { idempotent: true, patience: Some(SOON), ..call(ECHO, b"again") };
+    let reply = peer.call(again).await.unwrap();
     assert_eq!(&reply.body[..], b"again");
 }
 
@@ -229,15 +218,14 @@ async fn a_storm_of_connects_keeps_nobody_out_and_leaves_nothing_behind() {
     newcomer.shutdown();
     assert!(storm.await.unwrap() > 19_000 && served > 0);
     let settled = async {
-        while server.counts().1 > descriptors + 8 {
+        while server.counts().0 > threads || server.counts().1 > descriptors + 8 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(SOON, settled)
-        .await
-        .unwrap_or_else(|_| panic!("descriptors: {descriptors}, {:?}", server.counts()));
+    timeout(SOON, settled).await.unwrap_or_else(|_| {
+        panic!("{threads} threads, {descriptors} descriptors, now {:?}", server.counts())
+    });
     let after = server.counts();
-    assert_eq!(after.0, threads);
     assert!(after.2 < memory + (64 << 10), "resident KiB: {memory}, then {}", after.2);
     peer.call(call(ECHO, b"still")).await.unwrap();
 }

@@ -378,7 +378,7 @@ async fn a_half_open_peer_is_found_by_heartbeats() {
 async fn an_idle_healthy_connection_stays() {
     let fast = |c: EndpointConfig| EndpointConfig {
         heartbeat_interval: Duration::from_millis(20),
-        heartbeat_timeout: Duration::from_millis(2000),
+        heartbeat_timeout: SOON,
         ..c
     };
     let (_server, addr) = server_with(fast(listening(1)));

@@ -83,9 +83,7 @@ fn counting(done: Arc<Mutex<HashMap<u64, u32>>>) -> Arc<dyn net::Handler> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_takes_effect_once_however_often_its_connection_is_cut() {
-    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-    println!("seed {seed}: ROPEWALK_TEST_SEED={seed} repeats it");
+    let seed = seed();
     for transfer in [Transfer::Push, Transfer::Fetch] {
         let done = Arc::<Mutex<HashMap<u64, u32>>>::default();
         // It names no address of its own: all connections go through the proxy.

@@ -77,7 +77,8 @@ async fn an_address_where_nobody_listens_is_left_out() {
     for _ in 0..20 {
         peer.call(bulk(ECHO, b"", Payload::new())).await.unwrap();
     }
-    until(&client, "all on the other", |peer| bulk_conns(peer) == 4).await;
+    until(&client, "all on the other", |peer| bulk_conns(peer) == 4 && peer.rails[0].last_error.is_some())
+        .await;
     let rails = client.status().remove(0).rails;
     assert_eq!(rails.iter().map(|r| r.up).collect::<Vec<_>>(), [false, true]);
     assert!(rails[0].last_error.as_ref().is_some_and(|e| e.contains(&free.to_string())), "{rails:?}");

@@ -211,7 +211,7 @@ fn peers_are_stopped_and_killed_in_the_middle() {
         let shared = || by(&client).contains(&"shm") && mapped() == by(&client).len();
         until("what goes by memory is mapped", shared).await;
 
-        server.signal("-STOP");
+        server.stop();
         let short = Call {
             deadline: Instant::now() + Duration::from_millis(1500),
             patience: Some(Duration::from_millis(300)),
@@ -244,7 +244,9 @@ fn peers_are_stopped_and_killed_in_the_middle() {
                 .await
             }
         });
-        until("in the middle", || client.waiters().iter().any(|w| w.op == NEVER)).await;
+        // On a busy machine the connection may be lost before.
+        let lost = || waiting.is_finished();
+        until("in the middle", || lost() || client.waiters().iter().any(|w| w.op == NEVER)).await;
         server.signal("-KILL");
         let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
         assert!(matches!(error, CallError::Disconnected { .. }), "{error}");
@@ -253,7 +255,7 @@ fn peers_are_stopped_and_killed_in_the_middle() {
         for one in working {
             timeout(SOON, one).await.unwrap().unwrap();
         }
-        assert!(by(&client).iter().all(|by| *by == "shm"), "{:?}", by(&client));
+        until("all by memory again", || by(&client).iter().all(|by| *by == "shm")).await;
         until("none is left of the first", || mapped() == by(&client).len()).await;
         client.shutdown();
         until("none is left", || mapped() == 0).await;

@@ -29,8 +29,8 @@ use wire::{frame::FrameKind, hello::Introduction};
 const ALL: u64 = 1000;
 /// At a time: fewer than `handshakes_max`, or the oldest would make room.
 const AT_A_TIME: usize = 24;
-/// What the server gives a handshake.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// What the server gives a handshake: the member's own, on a busy machine, must be done by then, or it is counted among the strangers'.
+const PATIENCE: Duration = Duration::from_secs(2);
 const SHUT_OUT: MemberId = MemberId(6);
 
 /// Numbers from a seed (xorshift64*).
@@ -246,10 +246,7 @@ async fn a_thousand_strangers_are_refused_and_leave_nothing() {
 
 /// By so many, while a member works whose connections are protected so.
 async fn besieged(cipher_list: CipherList, all: u64) {
-    let seed: Option<u64> = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| std::process::id().into());
-    println!("ROPEWALK_TEST_SEED={seed}");
-    let mut random = Random(seed | 1 << 40);
+    let mut random = Random(seed() | 1 << 40);
     let (server, addr) = server_with(EndpointConfig { connect_timeout: PATIENCE, ..listening(1) });
     server.shut_out(&[SHUT_OUT]);
     let of = |cluster, byte| Identity::from_secret(cluster, &Secret::new([byte; 32])).unwrap();
@@ -278,7 +275,14 @@ async fn besieged(cipher_list: CipherList, all: u64) {
             }
         }
     });
-    settled("the member works", || worked.load(Ordering::Relaxed) > 10).await;
+    // And makes no more handshakes.
+    let stands = |endpoint: &Endpoint| {
+        endpoint
+            .status()
+            .first()
+            .is_some_and(|peer| peer.connections.len() == usize::from(peer.conns_wanted) + 1)
+    };
+    settled("the member works", || worked.load(Ordering::Relaxed) > 10 && stands(&client)).await;
 
     let siege = async |count: u64, random: &mut Random| {
         let before = refused();

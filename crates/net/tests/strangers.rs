@@ -62,7 +62,7 @@ async fn refused_since(reason: &str, before: u64, more: u64) {
         .unwrap_or_else(|_| panic!("{reason}: {} of {more}", refused(reason) - before));
 }
 
-/// Longer than a handshake, on a machine that stands still for a moment as well.
+/// Longer than a handshake; where it may not be, it is tried again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// All that comes until the other side closes.
@@ -89,11 +89,23 @@ fn signed(member: &Member, life: Duration) -> Identity {
     Identity::new(key, vec![certificate], vec![authority.certificate().clone()]).unwrap()
 }
 
-/// Asks once, with little patience.
+/// Asks once.
 async fn ask(client: EndpointConfig, addr: SocketAddr) -> Result<net::Reply, CallError> {
     let client = Endpoint::start(client).unwrap();
-    let hasty = Call { patience: Some(PATIENCE), ..call(ECHO, b"") };
-    timeout(SOON, client.peer(&[addr]).call(hasty)).await.unwrap()
+    client.peer(&[addr]).call(call(ECHO, b"")).await
+}
+
+/// Asks in vain, with little patience, until it is told so: on a busy machine patience may end before the answer has come. Whole.
+async fn told(client: EndpointConfig, addr: SocketAddr, what: &str) -> CallError {
+    let (client, end) = (Endpoint::start(client).unwrap(), Instant::now() + SOON);
+    loop {
+        let hasty = Call { patience: Some(PATIENCE), ..call(ECHO, b"") };
+        let error = client.peer(&[addr]).call(hasty).await.unwrap_err();
+        if error.to_string().contains(what) {
+            return error;
+        }
+        assert!(Instant::now() < end, "{error}");
+    }
 }
 
 #[tokio::test]
@@ -128,9 +140,9 @@ async fn strangers_are_refused_and_hear_nothing() {
         EndpointConfig { cluster, identity: Some(identity), ..config(2) }
     };
     for stranger in [of(CLUSTER, 8), of(ClusterId(8), 7), of(ClusterId(8), 8)] {
-        let error = ask(stranger, addr).await.unwrap_err();
+        let error = told(stranger, addr, "permission denied").await;
         let CallError::Disconnected { maybe_executed: false, reason } = error else { panic!("{error}") };
-        assert!(reason.contains("permission denied") && reason.contains("--dir"), "{reason}");
+        assert!(reason.contains("--dir"), "{reason}");
         assert!(!reason.contains(&CLUSTER.to_string()), "{reason}");
     }
     // Each end notes it.
@@ -139,8 +151,8 @@ async fn strangers_are_refused_and_hear_nothing() {
     let expired = refused("expired");
     let ended = signed(&member(Role::Client, 0), Duration::from_nanos(1));
     tokio::time::sleep(Duration::from_millis(1100)).await; // dates have whole seconds
-    let error = ask(EndpointConfig { identity: Some(ended), role: Role::Client, ..config(0) }, addr).await;
-    assert!(error.unwrap_err().to_string().contains("this process's certificate has expired"));
+    let ended = EndpointConfig { identity: Some(ended), role: Role::Client, ..config(0) };
+    told(ended, addr, "this process's certificate has expired").await;
     refused_since("expired", expired, 2).await;
     assert!(base::events::events().after(0).iter().any(|e| e.name == "net_refused"));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
@@ -187,8 +199,7 @@ async fn nobody_is_more_than_his_certificate_says() {
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
     });
-    let error = ask(config(2), false_manager).await.unwrap_err();
-    assert!(error.to_string().contains("it says that it is Manager"), "{error}");
+    told(config(2), false_manager, "it says that it is Manager").await;
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
@@ -253,8 +264,7 @@ async fn who_shows_no_certificate_is_refused() {
 /// Before the handshake nothing is taken: no frame, nothing that is too long, nothing at all.
 #[tokio::test]
 async fn whatever_comes_first_is_refused() {
-    let quick = EndpointConfig { connect_timeout: Duration::from_millis(300), ..listening(1) };
-    let (_server, addr, asked) = counting(quick);
+    let (_server, addr, asked) = counting(listening(1));
     let (garbage, broken) = (refused("garbage"), refused("broken"));
     let record =
         |kind: u8, body: &[u8]| [&[kind, 3, 1][..], &(body.len() as u16).to_be_bytes(), body].concat();
@@ -299,7 +309,11 @@ async fn whatever_comes_first_is_refused() {
         tls.send(&mut stream, &second).await.unwrap();
         assert!(rest(&mut stream).await.is_empty());
     }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    ask(config(2), addr).await.unwrap();
     // Nothing, and then nothing more than a hello: both end by the deadline of the handshake as a whole.
+    let quick = EndpointConfig { connect_timeout: Duration::from_millis(300), ..listening(1) };
+    let (_server, addr, asked) = counting(quick);
     let silent = refused("silent");
     for said in [Vec::new(), hello] {
         let mut stream = TcpStream::connect(addr).await.unwrap();
@@ -308,7 +322,6 @@ async fn whatever_comes_first_is_refused() {
     }
     refused_since("silent", silent, 2).await;
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    ask(config(2), addr).await.unwrap();
 }
 
 /// A server that names no address of its own, so that all connections go through a relay.
@@ -374,7 +387,6 @@ async fn through_a_relay_everything_is_encrypted() {
 async fn a_relay_that_meddles_is_found_out() {
     let (_server, addr, _) = counting(unnamed());
     let tampered = || base::stats::counter("net_tampered_connections", &[]).get();
-    let before = tampered();
     let whole = pattern(200_000, 3);
     for round in 0..16usize {
         // Somewhere in the second half of what is sent: records of a payload, mostly.
@@ -396,26 +408,24 @@ async fn a_relay_that_meddles_is_found_out() {
         });
         let relayed = relay(addr, meddle).await;
         let client = Endpoint::start(config(2)).unwrap();
-        let call = Call {
-            patience: Some(Duration::from_millis(300)),
-            deadline: Instant::now() + Duration::from_secs(5),
-            idempotent: false,
-            ..bulk(ECHO, b"", bytes::Bytes::from(whole.clone()))
-        };
-        match timeout(SOON, client.peer(&[relayed]).call(call)).await.unwrap() {
-            Ok(reply) => panic!("round {round}: {} bytes came through", reply.payload.len()),
-            // It is sent again on each new connection, and changed again.
-            Err(CallError::Disconnected { .. } | CallError::Deadline) => {}
-            Err(error) => panic!("round {round}: {error}"),
+        let (before, end) = (tampered(), Instant::now() + SOON);
+        // Each is counted, and told. On a busy machine a call may end before its bytes are there.
+        while tampered() == before {
+            assert!(Instant::now() < end, "round {round} is not found out");
+            let call = Call {
+                patience: Some(Duration::from_millis(300)),
+                deadline: Instant::now() + Duration::from_secs(5),
+                idempotent: false,
+                ..bulk(ECHO, b"", bytes::Bytes::from(whole.clone()))
+            };
+            match timeout(SOON, client.peer(&[relayed]).call(call)).await.unwrap() {
+                Ok(reply) => panic!("round {round}: {} bytes came through", reply.payload.len()),
+                // It is sent again on each new connection, and changed again.
+                Err(CallError::Disconnected { .. } | CallError::Deadline) => {}
+                Err(error) => panic!("round {round}: {error}"),
+            }
         }
     }
-    // Each is counted, and told.
-    let counted = async {
-        while tampered() < before + 16 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, counted).await.unwrap_or_else(|_| panic!("{} of 16", tampered() - before));
     assert!(base::events::events().after(0).iter().any(|e| e.name == "net_tampered"));
 }
 
@@ -468,7 +478,9 @@ async fn requests_cost_no_more_frames() {
     peer.call(call(ECHO, b"")).await.unwrap();
     let counts = || {
         let peers = client.status();
-        let of = |f: fn(&net::ConnStatus) -> u64| peers[0].connections.iter().map(f).sum::<u64>();
+        // Others of its group may just be made.
+        let own = || peers[0].connections.iter().filter(|c| c.lane == Lane::Control);
+        let of = |f: fn(&net::ConnStatus) -> u64| own().map(f).sum::<u64>();
         (of(|c| c.frames_sent), of(|c| c.frames_received), of(|c| c.bytes_sent))
     };
     let before = counts();

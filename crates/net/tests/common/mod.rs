@@ -1,5 +1,5 @@
 //! What the transport tests share: a server with a lab service, a client, raw frames.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, clippy::print_stdout)] // each test file uses its part
 
 use std::{
     io::{Read, Write},
@@ -35,7 +35,7 @@ pub const PANIC: u8 = 5;
 pub const CALL_BACK: u8 = 6;
 
 /// Ends a test that would otherwise hang, as a failure.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(90);
 
 pub fn secret() -> Secret {
     Secret::new([7; 32])
@@ -52,14 +52,29 @@ pub fn another_identity() -> Identity {
     Identity::from_secret(CLUSTER, &secret()).unwrap()
 }
 
-/// Its connections are encrypted.
+/// Its connections are encrypted. A machine that stands still for a while ends nothing: who wants that says so.
 pub fn config(node: u32) -> EndpointConfig {
     EndpointConfig {
         cluster: CLUSTER,
         identity: Some(identity()),
         node: NodeId(node),
+        patience_default: SOON,
+        connect_timeout: SOON,
+        heartbeat_timeout: SOON,
         ..EndpointConfig::default()
     }
+}
+
+/// The seed of a test that draws: always the same, `ROPEWALK_TEST_SEED=N`, or another one each time (`ROPEWALK_TEST_SEED=random`, a soak).
+pub fn seed() -> u64 {
+    let given = std::env::var("ROPEWALK_TEST_SEED").ok();
+    let draws =
+        given.as_deref() == Some("random") || given.is_none() && std::env::var_os("ROPEWALK_SOAK").is_some();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let drawn = draws.then(|| now.map_or(1, |time| time.as_nanos() as u64));
+    let seed = drawn.or_else(|| given?.parse().ok()).unwrap_or(7);
+    println!("ROPEWALK_TEST_SEED={seed} repeats it");
+    seed
 }
 
 /// Wants its connections in the clear: raw frames of tests, for instance.
@@ -333,7 +348,7 @@ pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Intr
 }
 
 pub fn request(id: u64) -> Header {
-    Header { service: Service::Lab, op: ECHO, request_id: id, deadline_us: 10_000_000, ..Header::default() }
+    Header { service: Service::Lab, op: ECHO, request_id: id, deadline_us: 120_000_000, ..Header::default() }
 }
 
 /// Reads one frame from a raw socket.
