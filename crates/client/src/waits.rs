@@ -129,13 +129,14 @@ mod tests {
         let steps = async |count: u32, moves: bool| {
             for _ in 0..count {
                 let _entered = waits.enter("its turn", Some(InodeNo(7)));
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(400)).await;
                 if moves {
                     moved();
                 }
             }
         };
-        let patience = Duration::from_secs(1);
+        // Ten steps: a busy machine may stand still for some of them.
+        let patience = Duration::from_secs(4);
         // The first is polled first: it waits by now.
         let (stuck, ()) = tokio::join!(bounded("write", patience, steps(1000, false)), async {
             let list = waits.list();

@@ -65,7 +65,7 @@ fn spec(nodes: u32) -> Spec {
 }
 
 fn caller(session: SessionId) -> Caller {
-    let expires = Instant::now() + Duration::from_secs(30);
+    let expires = Instant::now() + Duration::from_secs(90);
     Caller { session, member: MemberId(0), expires, build: None }
 }
 

@@ -371,7 +371,7 @@ async fn a_full_pdisk_still_takes_new_versions_of_what_it_has() {
         let events = base::events::events().after(0);
         events.into_iter().filter(|e| e.name == "pdisk_full" && e.text.contains(&place)).count()
     };
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while told() == 0 {
         assert!(std::time::Instant::now() < end, "nobody says that it is full");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -35,7 +35,8 @@ async fn an_open_whose_caller_goes_away_leaves_nothing_open() {
 
 #[tokio::test]
 async fn a_file_that_is_removed_while_its_blocks_take_long_is_given_up_all_the_same() {
-    const DEADLINE: Duration = Duration::from_millis(200);
+    // What does not wait takes milliseconds, on a busy machine more.
+    const DEADLINE: Duration = Duration::from_secs(2);
     for failing in [false, true] {
         let mut world = World::new(2, 1);
         let client = world.mount(Tunables { deadline: DEADLINE, ..small() });

@@ -250,7 +250,7 @@ impl Run {
     }
 
     async fn remount(&mut self) {
-        self.client.shutdown(Instant::now() + Duration::from_secs(20)).await.unwrap();
+        self.client.shutdown(Instant::now() + Duration::from_secs(60)).await.unwrap();
         assert_eq!(self.client.pool_use().dirty, 0);
         self.client = self.world.mount(forgetful());
         for f in 0..FILES {

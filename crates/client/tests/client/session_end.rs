@@ -10,9 +10,9 @@ use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
 use wire::mgr::FileKind;
 
 /// What calls would wait for otherwise.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(600);
 /// What they may take, on a machine that has other things to do.
-const AT_ONCE: Duration = Duration::from_secs(15);
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn patient() -> Tunables {
     Tunables { deadline: DEADLINE, ..small() }

@@ -60,9 +60,9 @@ pub fn session_open(map: ClusterMap, lease: Duration, deadline: &str) -> MgrRepl
     }
 }
 
-/// Waits until `ready`; fails after 20 s.
+/// Waits until `ready`; fails after a minute.
 pub async fn until(what: &str, ready: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !ready() {
         assert!(Instant::now() < end, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -108,7 +108,7 @@ pub fn small() -> Tunables {
         pagepool: 4 << 20,
         writeback_age: Duration::from_millis(30),
         commit_age: Duration::from_millis(20),
-        deadline: Duration::from_secs(20),
+        deadline: Duration::from_secs(60),
         reserve_bytes: 1 << 20,
         writebehind_threshold: 0,
         ..Tunables::default()

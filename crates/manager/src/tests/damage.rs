@@ -44,7 +44,7 @@ async fn look_up(manager: &Manager, session: SessionId) -> (u64, u64) {
 }
 
 async fn failure(manager: &Manager) -> String {
-    let failed = tokio::time::timeout(Duration::from_secs(30), manager.failed());
+    let failed = tokio::time::timeout(Duration::from_secs(60), manager.failed());
     failed.await.expect("the manager lives on").to_string()
 }
 
@@ -263,7 +263,7 @@ async fn the_scrub_finds_what_nobody_asks_for() {
     let whole = std::fs::read(&table).unwrap();
     let at = whole.windows(8).position(|bytes| bytes == b"name0123").unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&table).unwrap();
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(90);
     while reported().await.is_empty() {
         std::os::unix::fs::FileExt::write_all_at(&file, &[whole[at] ^ 1], at as u64).unwrap();
         assert!(Instant::now() < until, "the scrub finds nothing");

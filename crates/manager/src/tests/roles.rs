@@ -112,7 +112,7 @@ async fn a_manager_is_not_ended_by_the_epoch_that_a_client_says() {
         }
     }
     assert!(ask(Role::Server, 1, Epoch(u64::MAX)).await.is_err());
-    let failed = tokio::time::timeout(Duration::from_secs(30), running.failed());
+    let failed = tokio::time::timeout(Duration::from_secs(60), running.failed());
     assert!(failed.await.unwrap().to_string().contains("older copy"));
     running.stop().await;
 }

@@ -139,7 +139,7 @@ async fn story(code: &str, nodes: u32, per_node: u32, down: bool, cuts: std::ops
             let new = maybe[&block].clone();
             let old = next.blocks.get(&block).cloned();
             let len = new.len();
-            let until = Instant::now() + Duration::from_secs(5);
+            let until = Instant::now() + Duration::from_secs(60);
             let states = next
                 .io
                 .states(stripe(block), POOL, base::OpClass::Read, |s| s == wire::map::PdiskState::Ok, until)

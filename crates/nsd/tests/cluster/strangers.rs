@@ -37,7 +37,7 @@ async fn a_delete_without_a_session_is_the_managers_alone() {
         let endpoint = Endpoint::start(EndpointConfig { role, ..endpoint_config() }).unwrap();
         let node = cluster.nodes[0].as_ref().unwrap();
         let request = NsdRequest::Delete { pdisk: base::PdiskId(1), items: vec![item] };
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let call = Call {
             epoch: client.io.view().epoch(),
             ..Call::new(Service::Nsd, request.op(), frame::encode(&request), deadline)
@@ -65,7 +65,7 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
     let endpoint = Endpoint::start(endpoint_config()).unwrap();
     let node = cluster.nodes[0].as_ref().unwrap();
     let ask_under = async |session, epoch, request: &NsdRequest| {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let call = Call {
             session,
             epoch,

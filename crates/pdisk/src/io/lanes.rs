@@ -155,14 +155,14 @@ mod tests {
         let (well, well_queues) = pdisk(&node, readable());
         let hanging: Vec<_> = (0..20).map(|_| read(&node, hung_queues[0], &hung)).collect();
         for _ in 0..10 {
-            let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(30));
+            let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(60));
             assert_eq!(done, Ok(true), "it waits for the other disk");
         }
         assert!(hanging.iter().all(|read| read.try_recv() == Err(mpsc::TryRecvError::Empty)));
         // It answers.
         start.write_all(&[1; 20 * 4096]).unwrap();
         for read in hanging {
-            assert_eq!(read.recv_timeout(Duration::from_secs(30)), Ok(true));
+            assert_eq!(read.recv_timeout(Duration::from_secs(60)), Ok(true));
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
                 let _ = answers.lock().map(|answers| answers.recv());
             });
         };
-        let begin = || begins.recv_timeout(Duration::from_secs(30)).expect("nobody begins it");
+        let begin = || begins.recv_timeout(Duration::from_secs(60)).expect("nobody begins it");
         let (well, well_queues) = pdisk(&node, readable());
         // Alone with the one that is well a disk may take half of the threads; with more each takes its share.
         let (mut hung, mut at_work) = (Vec::new(), 1);
@@ -192,7 +192,7 @@ mod tests {
             (0..2 * share).for_each(|_| hang(&hung[hung.len() - 1]));
             (0..share).for_each(|_| begin());
             at_work += share as u64;
-            let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(30));
+            let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(60));
             assert_eq!(done, Ok(true), "it waits for {} other disks", hung.len());
         }
         assert!(begins.try_recv().is_err(), "more than its share");

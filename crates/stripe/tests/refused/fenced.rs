@@ -24,8 +24,8 @@ use super::one_pdisk;
 
 const INODE: InodeNo = InodeNo(7);
 /// What would be waited for, and what is enough on a machine that has other things to do.
-const DEADLINE: Duration = Duration::from_secs(60);
-const AT_ONCE: Duration = Duration::from_secs(15);
+const DEADLINE: Duration = Duration::from_secs(600);
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 /// The session is fenced from the first request on that is none of these.
 struct Fences(fn(&NsdRequest) -> bool);

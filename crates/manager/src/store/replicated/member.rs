@@ -65,6 +65,15 @@ impl Member {
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
         assert!(sent.success());
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|state| state.starts_with('T'))
+        };
+        // It runs on for a moment.
+        while signal == "-STOP" && !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
     }
 }
 

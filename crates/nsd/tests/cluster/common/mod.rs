@@ -575,7 +575,7 @@ impl Client {
             highest: self.version(),
         };
         // As the manager does: also those that are written to only since the map has changed.
-        let (mut answered, until) = (BTreeSet::new(), Instant::now() + Duration::from_secs(10));
+        let (mut answered, until) = (BTreeSet::new(), Instant::now() + Duration::from_secs(60));
         loop {
             let view = self.io.view();
             let left = view.map.pdisks.iter().find(|p| p.state.written() && !answered.contains(&p.id));
@@ -594,7 +594,7 @@ impl Client {
     }
 
     pub async fn adopt_all(&self) {
-        self.io.adopt_all(Instant::now() + Duration::from_secs(30)).await.unwrap();
+        self.io.adopt_all(Instant::now() + Duration::from_secs(60)).await.unwrap();
     }
 }
 

@@ -309,9 +309,12 @@ fn an_etcd_that_fills_up_is_said_to_and_has_room_again_when_others_let_go() {
             holds()
         });
     };
+    // On a busy machine it may fail once though there is room.
     let put = |n: usize| {
-        etcd.with(async move |mut client| {
-            client.put(format!("other/{n}"), vec![7; 64 << 10], None).await.is_ok()
+        (0..3).any(|_| {
+            etcd.with(async move |mut client| {
+                client.put(format!("other/{n}"), vec![7; 64 << 10], None).await.is_ok()
+            })
         })
     };
     let mut others = 0;
