@@ -3,7 +3,7 @@
 //! messages are lost, late or carried out twice, ways are cut for shorter and longer than a lease, the manager, servers and
 //! clients are killed or stopped, disks hang, logs lose their end, strips rot and move, and the machine sleeps with all that
 //! runs on it. Whatever was answered must hold, all pdisks must count again in the end, and nobody may wait for ever.
-//! `ROPEWALK_TEST_SEED=7` repeats a seed (with `RUST_LOG=info`: all that happens in it), `ROPEWALK_SIMULATION_SEEDS=1000..2000`
+//! `ROPEWALK_TEST_SEED=7` repeats a seed (with `RUST_LOG=info`: all that happens in it), `random` draws some, `ROPEWALK_SIMULATION_SEEDS=1000..2000`
 //! runs others, `ROPEWALK_SOAK=1` more.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -568,7 +568,7 @@ fn live(seed: u64, story: Story, without: Without, whole: bool) -> (Option<Strin
         PANIC.set(Some(panic.to_string()));
         other(panic);
     }));
-    world::enter(seed, Duration::from_secs(300));
+    world::enter(seed, Duration::from_secs(1200));
     let (told, trace) = world::run(async move {
         let alone = story == Story::Alone;
         let cluster = Cluster::start(seed, without, shape(seed, without), alone, whole).await;
@@ -664,9 +664,17 @@ fn all(
 /// The seeds to run, if they are not the usual ones.
 fn wanted_seeds() -> Option<Range<u64>> {
     let var = |name| std::env::var(name).ok();
-    if let Some(seed) = var("ROPEWALK_TEST_SEED") {
-        let seed = seed.parse().expect("ROPEWALK_TEST_SEED is a number");
-        return Some(seed..seed + 1);
+    match var("ROPEWALK_TEST_SEED").as_deref() {
+        Some("random") => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            let first = now.as_micros() as u64;
+            return Some(first..first + 120);
+        }
+        Some(seed) => {
+            let seed = seed.parse().expect("ROPEWALK_TEST_SEED is a number, or random");
+            return Some(seed..seed + 1);
+        }
+        None => {}
     }
     if let Some(seeds) = var("ROPEWALK_SIMULATION_SEEDS") {
         let range = seeds.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));

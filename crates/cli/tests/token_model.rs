@@ -1,7 +1,8 @@
 //! Tokens, leases and fencing explored: interleavings of a few acts of two clients, and of three, on a file of two blocks, with
 //! crashes, sleepers, restarts of the manager and questions that wait too long, by the shipped transition functions: up
 //! to a number of states in order, longer ones at random. The same of clients that make names ahead of the manager. A rule taken out must be missed.
-//! Each run walks elsewhere; `ROPEWALK_TOKEN_WALKS=N` walks N times as often, `ROPEWALK_SOAK=1` explores more as well, `ROPEWALK_TEST_SEED` repeats a walk.
+//! `ROPEWALK_TEST_SEED=random` walks elsewhere, and a number repeats that; `ROPEWALK_TOKEN_WALKS=N` walks N times as often, `ROPEWALK_SOAK=1`
+//! explores more as well.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
