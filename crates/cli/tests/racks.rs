@@ -51,7 +51,6 @@ fn a_rack_loses_its_power_and_nobody_who_works_notices() {
     let _down = Down(machines.iter().collect());
     let rack = |host: usize| format!("r{}", host.div_ceil(2));
     first.begin(&["init", "--name", "rope", "--node", "h1", "--rack", "r1"]);
-    first.ok(&["config", "set", "leaseDuration=3s"]);
     for machine in &machines[1..6] {
         let (token, name) = (first.token(&[]), format!("h{}", machine.host));
         machine.begin(&["join", &token, "--name", &name, "--rack", &rack(machine.host)]);

@@ -14,12 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ROPEWALK, ok};
+use common::{ROPEWALK, ok, processes::signal};
 use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Calls to servers wait for 60 s. The end of a session is heard with the next renewal of its lease.
-const AT_ONCE: Duration = Duration::from_secs(20);
+/// What calls to servers wait for here, and the end of a session, which is heard with the next renewal of its lease.
+const DEADLINE: &str = "operationDeadline=600s";
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 /// Processes that stand still until this is dropped.
 struct Stopped(Vec<Pid>);
@@ -42,7 +43,12 @@ fn session_of(mounts: &Mounts, mount: usize) -> String {
 
 #[test]
 fn nobody_waits_in_a_session_that_has_ended() {
-    let mounts = Mounts::in_memory(2);
+    let mut mounts = Mounts::in_memory(1);
+    let dir = mounts.cluster.dir();
+    let dir = dir.to_str().unwrap();
+    // Of mounts made from now on.
+    ok(&["config", "set", "--dir", dir, DEADLINE]);
+    mounts.add();
     let content = vec![7; 3 << 20];
     fs::write(mounts.at(0, "of-another"), &content).unwrap();
     let mut file = File::create(mounts.at(1, "f")).unwrap();
@@ -53,7 +59,7 @@ fn nobody_waits_in_a_session_that_has_ended() {
     let servers = mounts.cluster.processes().into_iter().filter(|(name, _)| name.starts_with('n'));
     let servers = Stopped(servers.map(|(_, pid)| Pid::from_raw(pid).unwrap()).collect());
     assert_eq!(servers.0.len(), 3);
-    servers.0.iter().for_each(|&pid| kill_process(pid, Signal::STOP).unwrap());
+    servers.0.iter().for_each(|&pid| signal(pid, Signal::STOP));
 
     let (tell, told) = mpsc::channel();
     let sync = tell.clone();
@@ -66,7 +72,7 @@ fn nobody_waits_in_a_session_that_has_ended() {
     thread::sleep(Duration::from_secs(1));
     assert!(told.try_recv().is_err());
     let ended = Instant::now();
-    ok(&["clients", "detach", "--dir", mounts.cluster.dir().to_str().unwrap(), &session]);
+    ok(&["clients", "detach", "--dir", dir, &session]);
     for _ in 0..2 {
         let (what, error) = told.recv_timeout(AT_ONCE).expect("a call waits on");
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{what}");

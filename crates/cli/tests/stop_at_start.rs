@@ -12,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ROPEWALK, Random, seed};
+use common::{Cluster, ROPEWALK, Random, processes::signal, seed};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far below what any step of a start waits for by itself, or than the fault below lasts.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Below what any step of a start waits for by itself, or than the fault below lasts.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that stands still until this is dropped.
 struct Stopped(Pid);
@@ -136,7 +136,7 @@ fn who_is_told_to_stop_while_it_starts_stops() {
     start.stop_before_it_serves();
     // A mount and a server whose manager says nothing.
     let manager = Stopped(pid_of(&cluster, "manager"));
-    kill_process(manager.0, Signal::STOP).unwrap();
+    signal(manager.0, Signal::STOP);
     let starts = [
         (Start::mount(&cluster, &other), "mounts fs1 on"),
         (Start::server(&cluster, "n1", &[]), "waits for the manager"),
@@ -157,6 +157,6 @@ fn who_is_told_to_stop_while_it_starts_stops() {
         cluster.start_server("manager");
     }
     cluster.start_server("n1");
-    cluster.wait_all_ok(Duration::from_secs(60));
+    cluster.wait_all_ok(Duration::from_secs(120));
     cluster.down();
 }

@@ -15,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::ok;
+use common::{ok, processes::signal};
 use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far beyond the bound of every operation here.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Writers, each with more than the pool holds.
 const WRITERS: u64 = 3;
 const WRITE: usize = 256 << 10;
@@ -41,7 +41,7 @@ fn stop_servers(mounts: &Mounts) -> Stopped {
     let servers = mounts.cluster.processes().into_iter().filter(|(name, _)| name.starts_with('n'));
     let servers: Vec<Pid> = servers.map(|(_, pid)| Pid::from_raw(pid).unwrap()).collect();
     assert_eq!(servers.len(), 3, "{:?}", mounts.cluster.processes());
-    servers.iter().for_each(|server| kill_process(*server, Signal::STOP).unwrap());
+    servers.iter().for_each(|server| signal(*server, Signal::STOP));
     Stopped(servers)
 }
 
@@ -71,7 +71,7 @@ fn a_full_page_pool_whose_servers_hang_answers_everybody_and_goes_on() {
     let dir = dir.to_str().unwrap();
     // The deadline is that of mounts made from now on. In that time it has to be seen what they wait for: a command asks the servers as well,
     // and waits for each.
-    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=20s"]);
+    ok(&["config", "set", "--dir", dir, "pagepool=64m", "operationDeadline=45s"]);
     // Written by another mount: the one that is tried never had it in its page pool.
     fs::write(mounts.at(0, "cold"), vec![9; 24 << 20]).unwrap();
     ok(&["umount", mounts.all[0].to_str().unwrap()]);
