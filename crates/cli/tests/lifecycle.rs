@@ -29,17 +29,18 @@ fn data_is_there_again_after_down_and_up() {
     assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
     cluster.start();
     same_tree(local.path(), &cluster.mnt().join("tree"));
-    let df = cluster.json(&["fs", "df"]);
-    assert!(df[0]["used_bytes"].as_u64().unwrap() >= bytes / 2, "{df}");
+    // The pdisks tell it once they have begun.
+    until("what is used is told", || {
+        cluster.json(&["fs", "df"])[0]["used_bytes"].as_u64().unwrap() >= bytes / 2
+    });
 
     let mut status = serde_json::Value::Null;
-    until("it is well", || {
+    until("it is well, and every process answers", || {
         status = cluster.json(&["status"]);
-        status["well"] == true
+        let mut all = status["processes"].as_array().unwrap().iter();
+        status["well"] == true && all.all(|p| p["status"]["statistics"].is_object())
     });
-    let processes = status["processes"].as_array().unwrap();
-    assert_eq!(processes.len(), 6, "manager, four nodes, one mount: {status}");
-    assert!(processes.iter().all(|p| p["status"]["statistics"].is_object()), "{status}");
+    assert_eq!(status["processes"].as_array().unwrap().len(), 6, "manager, four nodes, one mount: {status}");
     connections_are_shown_and_follow_their_tunable(&cluster);
     cluster.down();
 }
@@ -70,7 +71,7 @@ fn connections_are_shown_and_follow_their_tunable(cluster: &Cluster) {
             if now.len() == 4 && now.iter().all(|&n| n == wanted) {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "{value}: {now:?}");
+            assert!(began.elapsed() < Duration::from_secs(120), "{value}: {now:?}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -99,6 +100,8 @@ fn a_server_dies_and_returns_under_load() {
         let status = cluster.json(&["status"]);
         assert_eq!(status["well"], false, "{status}");
         cluster.start_server(victim);
+        // It is back: nobody may have noticed yet that it was gone.
+        cluster.wait_reported(Duration::from_secs(120));
         cluster.wait_all_ok(Duration::from_secs(120));
     }
     // What was written while they were away must be whole without the other servers.
@@ -132,12 +135,8 @@ fn pdisks_that_cannot_be_opened_are_left_out() {
         let gone = list.as_array().unwrap().iter().filter(|p| p["state"] == "missing");
         gone.map(|p| p["id"].to_string()).collect::<Vec<_>>()
     };
-    let end = std::time::Instant::now() + Duration::from_secs(60);
-    while missing().len() < 2 {
-        assert!(std::time::Instant::now() < end, "only {:?} are missing\n{}", missing(), cluster.logs());
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    assert_eq!(missing().len(), 2, "{:?}", missing());
+    // Another one may be late for a moment.
+    until("those two are missing", || missing().len() == 2);
     assert_eq!(fs::read(tree.join("more")).unwrap(), vec![7; 3 << 20]);
     cluster.down();
 }

@@ -8,10 +8,9 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
-use common::{Cluster, ok, refused};
+use common::{Cluster, ok, refused, until};
 
 fn make(mnt: &Path, names: std::ops::Range<u32>) {
     for n in names {
@@ -93,7 +92,7 @@ fn what_was_acknowledged_and_is_not_there_is_said_before_anything_is_served() {
         tamper(&mut bytes);
         fs::write(store.join(file), &bytes).unwrap();
         up_refused(&dir, words);
-        assert!(cluster.processes().is_empty(), "{words:?}: something runs");
+        until("nothing runs", || cluster.processes().is_empty());
         refused(&["manager", "check", "--dir", name]);
         copy_all(&kept, &store);
     }
@@ -146,14 +145,10 @@ fn an_older_store_ends_when_a_server_has_seen_more() {
     cluster.kill(|name| name == "manager");
     copy_all(&older, &store);
     cluster.start_server("manager");
-    let end = Instant::now() + Duration::from_secs(60);
-    while !cluster.logs().contains("is an older copy") {
-        assert!(Instant::now() < end, "nobody tells it\n{}", cluster.logs());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    while cluster.processes().iter().any(|(name, _)| name == "manager") {
-        assert!(Instant::now() < end, "it lives on\n{}", cluster.logs());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let says = |log: fs::DirEntry| {
+        fs::read_to_string(log.path()).is_ok_and(|text| text.contains("is an older copy"))
+    };
+    until("it is told", || fs::read_dir(dir.join("log")).unwrap().flatten().any(says));
+    until("the manager ends", || !cluster.processes().iter().any(|(name, _)| name == "manager"));
     kill_all(&cluster);
 }

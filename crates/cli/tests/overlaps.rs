@@ -20,11 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::Cluster;
+use common::{Cluster, ropewalk, until};
 use load::{Load, same, survived};
 use outage::Outage;
 use rustix::process::Signal;
-use story::{PATIENCE, command, missed, returns, set, whole};
+use story::{PATIENCE, command, missed, returns, set, state, whole};
 
 /// Beyond a lease. An outage, not the time in which something must have happened.
 const OUTAGE: Duration = Duration::from_secs(5);
@@ -186,7 +186,12 @@ const SLOWLY: &[&str] = &["rebuild_rate=1"];
 
 /// The pdisk n1p1 is given up, and its rebuild has begun.
 fn being_rebuilt(cluster: &Cluster) -> Slow {
-    command(cluster, &["pdisk", "fail", "n1p1"]);
+    // Not twice: the first time may have been heard, and its answer not.
+    let (dir, fail) = (cluster.dir(), ["pdisk", "fail", "n1p1", "--dir"]);
+    until("it is given up", || {
+        ropewalk(&[&fail[..], &[dir.to_str().unwrap()]].concat()).status.success()
+            || state(cluster, "n1p1") != "ok"
+    });
     let end = Instant::now() + PATIENCE;
     while cluster.json(&["rebuild", "status"])[0]["done"] == 0 {
         assert!(Instant::now() < end, "nothing is rebuilt: {}", cluster.logs());

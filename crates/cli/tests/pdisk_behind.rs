@@ -9,7 +9,7 @@ use std::{
     io::{Seek, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::{Cluster, Random, THREE, copy_tree, until};
@@ -78,13 +78,8 @@ fn back_within_the_lease(spoil: impl Fn(&Path), must_be_told: bool) {
     spoil(&pdisk);
     cluster.start_server("n1");
     let manager = || fs::read_to_string(cluster.dir().join("log/manager.log")).unwrap();
-    let served =
-        || fs::read_to_string(cluster.dir().join("log/n1.log")).unwrap().matches("serves at").count();
-    let end = Instant::now() + PATIENCE;
-    while served() < 2 {
-        assert!(Instant::now() < end, "n1 is not back\n{}", cluster.logs());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // It is back: nobody else reports its pdisk.
+    cluster.wait_reported(PATIENCE);
     cluster.wait_all_ok(PATIENCE);
     let told = || manager().contains("came back behind its record");
     if must_be_told {
@@ -94,6 +89,7 @@ fn back_within_the_lease(spoil: impl Fn(&Path), must_be_told: bool) {
     // Nothing is cached, and what was on n1 is read from there.
     cluster.down();
     cluster.start();
+    cluster.wait_reported(PATIENCE);
     cluster.wait_all_ok(PATIENCE);
     cluster.kill(|name| name == "n2");
     assert!(fs::read(&path).unwrap() == bytes_of(2), "old bytes, or none\n{}", cluster.logs());

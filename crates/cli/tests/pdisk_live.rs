@@ -17,6 +17,22 @@ fn events(cluster: &Cluster, name: &str) -> Vec<Value> {
     all.as_array().unwrap().iter().filter(|e| e["name"] == name).cloned().collect()
 }
 
+/// The same, as soon as there are any: a server has two seconds to tell its own.
+fn told(cluster: &Cluster, name: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    until(name, || {
+        found = events(cluster, name);
+        !found.is_empty()
+    });
+    found
+}
+
+/// Waits until every pdisk is `ok` after its server began anew, which the manager may not have noticed yet.
+fn all_back(cluster: &Cluster) {
+    cluster.wait_reported(PATIENCE);
+    cluster.wait_all_ok(PATIENCE);
+}
+
 fn pdisks(cluster: &Cluster) -> Vec<Value> {
     cluster.json(&["pdisk", "list"]).as_array().unwrap().clone()
 }
@@ -54,14 +70,13 @@ fn a_pdisk_fails_and_another_is_slow_under_load() {
     let fails = format!("eio on=write file=data path=n2/pdisk1 once={} after=3", now.display());
     cluster.start_server_with("n2", &[(FAULT, &fails)]);
     cluster.start_server_with("n3", &[(FAULT, "delay 5ms on=any p=0.2")]);
-    cluster.wait_all_ok(PATIENCE);
+    all_back(&cluster);
     fs::write(now, "").unwrap();
     copy(&cluster, local.path(), "during");
     for tree in ["before", "during"] {
         same_tree(local.path(), &cluster.mnt().join(tree));
     }
-    until("it is told", || !events(&cluster, "pdisk_failed").is_empty());
-    let failed = events(&cluster, "pdisk_failed");
+    let failed = told(&cluster, "pdisk_failed");
     assert_eq!(failed.len(), 1, "told once: {failed:?}");
     assert_eq!((failed[0]["process"].as_str(), failed[0]["severity"].as_str()), (Some("n2"), Some("error")));
     // Its own write, or that of bytes which the log had until then.
@@ -101,7 +116,7 @@ fn reads_fail_here_and_a_flush_fails_there() {
             break;
         }
     }
-    let failed = events(&cluster, "pdisk_failed");
+    let failed = told(&cluster, "pdisk_failed");
     assert_eq!(failed.len(), 1, "told once: {failed:?}");
     assert_eq!(failed[0]["process"].as_str(), Some("n3"));
     assert!(failed[0]["text"].as_str().unwrap().contains("flush log"), "{failed:?}");
@@ -147,8 +162,7 @@ fn full_pdisks_refuse_lose_nothing_and_tell() {
         }
     }
     assert!((20..32).contains(&stored), "{stored} files of 4 MiB fit into 128 MiB");
-    until("the full pdisks are told", || !events(&cluster, "pdisk_full").is_empty());
-    let told = events(&cluster, "pdisk_full");
+    let told = told(&cluster, "pdisk_full");
     assert!(told.len() <= 3, "once each: {told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("delete files"), "{told:?}");
     let nearly = |p: &&Value| p["free_bytes"].as_u64().unwrap() * 16 < p["size_bytes"].as_u64().unwrap();
@@ -232,7 +246,7 @@ fn a_host_file_system_that_is_full_for_a_while_fails_no_pdisk() {
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     drop(file);
     cluster.start_server("n1");
-    cluster.wait_all_ok(PATIENCE);
+    all_back(&cluster);
     let path = |n: u64| cluster.mnt().join(format!("f{n}"));
     let mut stored = 0;
     // Small files: they go through the log, which only checkpoints make short again.
@@ -241,7 +255,7 @@ fn a_host_file_system_that_is_full_for_a_while_fails_no_pdisk() {
         stored += 1;
         assert!(stored < 400, "no checkpoint lacks room\n{}", cluster.logs());
     }
-    let told = events(&cluster, "pdisk_short");
+    let told = told(&cluster, "pdisk_short");
     assert_eq!((told.len(), told[0]["process"].as_str()), (1, Some("n1")), "{told:?}");
     store(&path(stored), stored, FILE).unwrap();
     assert!(pdisks(&cluster).iter().all(|p| p["state"] == "ok"), "short of room is not failed");
@@ -271,8 +285,7 @@ fn logs_elsewhere_and_a_second_process() {
     assert_eq!(made.len(), 3, "{made:?}");
     let pdisk = cluster.dir().join("nodes/n1/pdisk1");
     assert!(made.iter().all(|log| device_of(log) != device_of(&pdisk)), "logs and data are on one device");
-    let opened = events(&cluster, "pdisk_opened");
-    assert_eq!(opened.len(), 3, "{opened:?}");
+    until("each has opened its pdisk", || events(&cluster, "pdisk_opened").len() == 3);
     assert!(!pdisk.join("log").exists());
     let words = refused(&["pdisk", "verify", pdisk.to_str().unwrap()]);
     assert!(words.contains("open in another process") && words.contains("n1/pdisk1"), "{words}");
@@ -295,10 +308,9 @@ fn logs_elsewhere_and_a_second_process() {
     assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
     fs::rename(&away, &log).unwrap();
     cluster.start_server("n1");
-    cluster.wait_all_ok(PATIENCE);
+    all_back(&cluster);
     assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
     // It was killed: the open says what it went through again, and which life of the pdisk this is.
-    // Its pdisk may have counted all the while: its lease is not over before it is back.
     let mut opened = Vec::new();
     until("it has opened its pdisk", || {
         opened = events(&cluster, "pdisk_opened");
@@ -329,10 +341,8 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     assert!(events(&cluster, "io_one_queue").is_empty());
     cluster.kill(|name| name == "n1");
     cluster.start_server("n1");
-    cluster.wait_all_ok(PATIENCE);
-    // It counts all the while: its lease is not over before it is back.
-    until("one queue is told", || !events(&cluster, "io_one_queue").is_empty());
-    let told = events(&cluster, "io_one_queue");
+    all_back(&cluster);
+    let told = told(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");
     assert_eq!(fs::read(cluster.mnt().join("f")).unwrap(), vec![7; 3_000_000]);
