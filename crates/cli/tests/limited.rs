@@ -131,10 +131,7 @@ fn first_file(tree: &Path) -> PathBuf {
 
 #[test]
 fn who_only_reads_goes_on_when_the_writer_is_killed() {
-    let cluster =
-        Cluster::prepare(&[&common::THREE[..], &["--block-size", "256k", "--pdisk-size", "192m"]].concat());
-    cluster.set_up(&["leaseDuration=3s"]);
-    cluster.start();
+    let cluster = Cluster::three(&["--block-size", "256k", "--pdisk-size", "192m"]);
     let reader = Reader::new(&cluster, &["--read-only"]);
     let (written, seen) = (cluster.mnt().join("f"), reader.mnt.join("f"));
     let rounds = |from: u8| {
@@ -176,10 +173,7 @@ fn who_only_reads_goes_on_when_the_writer_is_killed() {
 
 #[test]
 fn who_is_bound_to_a_subtree_works_there_and_reaches_nothing_else() {
-    let cluster =
-        Cluster::prepare(&[&common::THREE[..], &["--block-size", "256k", "--pdisk-size", "192m"]].concat());
-    cluster.set_up(&["leaseDuration=3s"]);
-    cluster.start();
+    let cluster = Cluster::three(&["--block-size", "256k", "--pdisk-size", "192m"]);
     let (its, others) = (cluster.mnt().join("projects/a"), cluster.mnt().join("projects/b"));
     fs::create_dir_all(&its).unwrap();
     fs::create_dir_all(&others).unwrap();
@@ -218,7 +212,7 @@ fn who_is_bound_to_a_subtree_works_there_and_reaches_nothing_else() {
     assert_eq!(names(&mnt.join("..")), names(mnt.parent().unwrap()));
     until("it is well", || common::ropewalk(&reader.words(&["health"])).status.success());
     for (command, allowed) in [("status", true), ("locks", false), ("tokens", false)] {
-        let output = common::ropewalk(&reader.words(&[command]));
+        let output = common::heard(|| common::ropewalk(&reader.words(&[command])));
         assert_eq!(output.status.success(), allowed, "{command}: {output:?}");
     }
     // What is moved in is there, what is moved out is out of reach: at once by name, soon by an open file.
@@ -267,10 +261,9 @@ fn kill_mount(reader: &Reader) {
         text.lines().next().unwrap().parse().unwrap()
     });
     for pid in pid {
-        rustix::process::kill_process(
+        common::processes::signal(
             rustix::process::Pid::from_raw(pid).unwrap(),
             rustix::process::Signal::KILL,
-        )
-        .unwrap();
+        );
     }
 }

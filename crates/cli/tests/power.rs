@@ -12,6 +12,8 @@ mod hosts;
 #[allow(dead_code)] // what is for crashes
 #[path = "arrays/load.rs"]
 mod load;
+#[path = "common/proof.rs"]
+mod proof;
 
 use std::{
     fs,
@@ -24,6 +26,7 @@ use beds::Bed;
 use common::{Random, copy_tree, same_tree, seed, until, write_tree};
 use hosts::{Down, Machine, healthy, well};
 use load::{Load, same};
+use proof::proved;
 
 /// How often all machines are off.
 const ROUNDS: usize = 4;
@@ -56,7 +59,6 @@ fn machines_come_back_in_any_order_with_all_that_was_durable() {
     let [first, second, third, client] = &machines[..] else { unreachable!() };
     let _down = Down(machines.iter().collect());
     first.begin(&["init", "--name", "rope", "--node", "h1"]);
-    first.ok(&["config", "set", "leaseDuration=3s"]);
     for machine in [second, third] {
         machine.join(&first.token(&[]));
     }
@@ -104,5 +106,5 @@ fn machines_come_back_in_any_order_with_all_that_was_durable() {
     }
     client.ok(&["umount", mnt.to_str().unwrap()]);
     until("it is healthy", || healthy(first));
-    first.ok(&["pool", "verify", "data"]);
+    proved(|| first.run(&["pool", "verify", "data", "--json"]));
 }
