@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 /// How long the browser may take for one step.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A browser with one window.
 pub struct Browser {
@@ -198,11 +198,17 @@ impl Browser {
     /// of its width and height. What moved away before the mouse was over it is gone after.
     pub fn drag(&self, element: &str, from: (f64, f64), to: (f64, f64)) {
         let find = format!(
-            "const box = ({element}); box.scrollIntoView({{block: 'center'}}); const r = box.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]"
+            "try {{ const box = ({element}); box.scrollIntoView({{block: 'center'}}); const r = box.getBoundingClientRect(); return [r.left, r.top, r.width, r.height] }} catch {{ return null }}"
         );
         let end = Instant::now() + PATIENCE;
         loop {
             let place = self.js(&find);
+            // It is being drawn anew.
+            if place.is_null() {
+                assert!(Instant::now() < end, "it is not there: {element}");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
             let at = |share: f64, n: usize| {
                 (place[n].as_f64().unwrap() + share * place[n + 2].as_f64().unwrap()).round()
             };

@@ -40,8 +40,10 @@ fn said_to(port: u16, bytes: &[u8]) -> Option<u16> {
     String::from_utf8_lossy(&answer).split_whitespace().nth(1).and_then(|word| word.parse().ok())
 }
 
+/// The manager may not be heard at once.
 fn answers(port: u16, after: &str) {
-    assert_eq!(http(port, "GET", "/api/query?q=file.ops&step=0", &[], "").0, 200, "after {after}");
+    let ask = || http(port, "GET", "/api/query?q=file.ops&step=0", &[], "").0;
+    super::common::until(&format!("it answers after {after}"), || ask() == 200);
 }
 
 /// All of it, against the page of a process.
@@ -120,14 +122,8 @@ fn what_is_no_query(port: u16) {
         // Whatever it repeats of the question, it is no page.
         assert!(head.to_ascii_lowercase().contains("content-type: application/json"), "{shown}: {head}");
     }
-    let (status, ..) = http(
-        port,
-        "GET",
-        "/api/query?q=file.ops&rows=18446744073709551615&step=18446744073709551615",
-        &[],
-        "",
-    );
-    assert_eq!(status, 200, "a bound is a bound");
+    let bound = "/api/query?q=file.ops&rows=18446744073709551615&step=18446744073709551615";
+    super::common::until("a bound is a bound", || http(port, "GET", bound, &[], "").0 == 200);
 }
 
 /// As many as may be live are: one more is told so; who asks for something else is answered; they have room when they end.

@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use super::{browser::Browser, common::Cluster, pictured, print};
+use super::{
+    browser::Browser,
+    common::{Cluster, until},
+    pictured, print,
+};
 
 /// The figures of a row of the first chart.
 fn steps(of: &str) -> String {
@@ -60,17 +64,12 @@ pub fn the_manager(browser: &Browser, cluster: &Cluster, port: u16) {
     browser.until(&back(&steps("manager")));
     browser.js("return ropewalk.refreshEvents()");
     browser.until("!document.getElementById('status').classList.contains('wrong')");
-    let told = cluster.json(&[
-        "analytics",
-        "query",
-        "process.cpu_us[process=manager]",
-        "--from",
-        // Pictures may take a while.
-        "-290s",
-        "--step",
-        "1s",
-    ]);
-    let steps: Vec<bool> = told["rows"][0]["steps"].as_array().unwrap().iter().map(Value::is_null).collect();
-    let hole = steps.iter().skip_while(|gap| **gap).skip_while(|gap| !**gap).any(|gap| !*gap);
-    assert!(hole, "recorded, then not, then again: {steps:?}");
+    // Pictures may take a while.
+    let query = ["analytics", "query", "process.cpu_us[process=manager]", "--from", "-290s", "--step", "1s"];
+    until("recorded, then not, then again", || {
+        let told = cluster.json(&query);
+        let steps = told["rows"][0]["steps"].as_array().cloned().unwrap_or_default();
+        let steps: Vec<bool> = steps.iter().map(Value::is_null).collect();
+        steps.iter().skip_while(|gap| **gap).skip_while(|gap| !**gap).any(|gap| !*gap)
+    });
 }

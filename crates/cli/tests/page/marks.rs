@@ -50,10 +50,16 @@ fn says_what_they_are(browser: &Browser, marks: &[(i64, String)]) {
              function canvas_of(n) {{ const drawer = ropewalk.charts[n].drawer; return drawer.canvas ?? drawer.plot.ctx.canvas; }}",
             *at as f64 / 1e6
         ));
-        browser.hover(place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
-        browser.until(&format!(
-            "[...document.querySelectorAll('.tip')].some((tip) => !tip.hidden && tip.textContent.includes({text:?}) && tip.getBoundingClientRect().right <= innerWidth)"
-        ));
+        let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
+        let tip = format!(
+            "return [...document.querySelectorAll('.tip')].some((tip) => !tip.hidden && tip.textContent.includes({text:?}) && tip.getBoundingClientRect().right <= innerWidth)"
+        );
+        // What is drawn anew meanwhile hears only of a mouse that moves.
+        until(text, || {
+            browser.hover(x, y + 5.0);
+            browser.hover(x, y);
+            browser.js(&tip) == true
+        });
     }
 }
 
@@ -103,7 +109,11 @@ fn a_cell_of_the_lab_a_lost_node_and_a_rebuild_stand_on_the_time_axis() {
     browser.until("ropewalk.charts.length === 4 && ropewalk.charts.every((chart) => chart.rows.size > 0)");
     // What the manager tells, asked for beside the page, and the cell.
     let marks = || {
-        let events: Value = serde_json::from_str(&http(port, "GET", "/api/events", &[], "").2).unwrap();
+        let mut events = Value::Null;
+        until("the manager is heard", || {
+            events = serde_json::from_str(&http(port, "GET", "/api/events", &[], "").2).unwrap();
+            events.is_array()
+        });
         let mut marks = vec![(begun, cell["text"].as_str().unwrap().to_owned())];
         for event in events.as_array().unwrap() {
             let at = event["at_us"].as_i64().unwrap();

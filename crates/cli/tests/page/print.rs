@@ -72,5 +72,5 @@ pub fn on_paper(browser: &Browser, name: &str, charts: usize, texts: &[&str]) {
         assert!(all.contains(&plain), "{name}: {text} does not stand in: {all}");
     }
     // It is as it was.
-    assert_eq!(browser.js("return document.documentElement.classList.contains('paper')"), false);
+    browser.until("!document.documentElement.classList.contains('paper')");
 }

@@ -111,9 +111,9 @@ fn by_keys(browser: &Browser) {
 pub fn as_if_live(browser: &Browser, dir: &str, place: &Path) {
     let file = place.join("span.rwhist");
     let file = file.to_str().unwrap();
-    ok(&["analytics", "record", "--dir", dir, "--from", "-90s", "--out", file]);
+    ok(&["analytics", "record", "--dir", dir, "--from", "-120s", "--out", file]);
     let nowhere = place.join("nowhere");
-    // It ends after 45 s, and stands then: before that the page has to be there.
+    // It ends after a minute, and stands then: before that the page has to be there.
     let (_page, port) = serve_with(nowhere.to_str().unwrap(), &["--recording", file, "--speed", "2"]);
     browser.open(&format!("http://127.0.0.1:{port}/?recorded#q=file.ops%5Bclient%5D&span=30"));
     browser.until("!document.getElementById('recorded').hidden && ropewalk.charts[0]?.rows.size === 2");

@@ -26,6 +26,8 @@ pub fn pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
     // Pauses, so that nothing moves under the hand.
     browser.key(" ");
     browser.until("ropewalk.pinned && ropewalk.charts[0].times.at(-1) <= ropewalk.pinned[1]");
+    // What was asked for then is drawn.
+    browser.js("return ropewalk.charts[0].load()");
     // Where they begin, as a person sees it at the axis.
     let share = browser.js(&format!(
         "const heat = ropewalk.charts[0].drawer; return (22 + (heat.high - Math.min(...{slow}) + 0.5) * heat.size.row) / heat.size.height"
