@@ -44,7 +44,7 @@ with_sqlite() {
     [ "$(cat "$LOCAL/mode")" = "$1" ]
     for i in 1 2 3; do
         (for j in $(seq 20); do
-            sqlite3 -cmd ".timeout 60000" "$db" "insert into t(who, v) select $i, randomblob(500) from (with recursive n(x) as (select 1 union all select x + 1 from n where x < 20) select x from n);"
+            sqlite3 -cmd ".timeout 600000" "$db" "insert into t(who, v) select $i, randomblob(500) from (with recursive n(x) as (select 1 union all select x + 1 from n where x < 20) select x from n);"
         done) &
     done
     wait

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{Cluster, ok, refused};
+use common::{Cluster, ok, refused, until};
+use serde_json::Value;
 
-fn json(args: &[&str]) -> serde_json::Value {
+fn json(args: &[&str]) -> Value {
     serde_json::from_str(&ok(&[args, &["--json"]].concat())).unwrap()
 }
 
@@ -16,7 +17,12 @@ fn perf_through_the_mount_and_through_the_client_library() {
     let (file, dir) = (cluster.mnt().join("f"), cluster.dir());
     let (file, dir) = (file.to_str().unwrap(), dir.to_str().unwrap());
 
-    let made = ok(&["perf", "create", "seq", file, "-r", "256k", "-n", "32m", "-th", "2", "-fsync", "-V"]);
+    let create = ["perf", "create", "seq", file, "-r", "256k", "-n", "32m", "-th", "2", "-fsync", "-V"];
+    let mut made = String::new();
+    until("all servers tell in time what CPU they took", || {
+        made = ok(&create);
+        !made.contains("servers unknown")
+    });
     assert!(made.contains("  recSize 256K nBytes 32M fileSize 32M\n"), "{made}");
     assert!(
         made.contains("  nProcesses 1 nThreadsPerProcess 2\n") && made.contains("  fsync at end of test\n")
@@ -25,7 +31,7 @@ fn perf_through_the_mount_and_through_the_client_library() {
         made.contains("bytesTransferred 33554432") && made.contains("CPU-seconds per GB: client "),
         "{made}"
     );
-    assert!(made.contains(", servers ") && !made.contains("servers unknown"), "{made}");
+    assert!(made.contains(", servers "), "{made}");
 
     let read =
         json(&["perf", "read", "strided", file, "-r", "64k", "-s", "1m", "-th", "4", "-V", "-repeat", "2"]);
@@ -41,8 +47,14 @@ fn perf_through_the_mount_and_through_the_client_library() {
 
     // What says that it begins uncached loads every byte again; what does not, none.
     let pool = || {
-        let all = json(&["pagepool", "--dir", dir]);
-        all.as_array().unwrap().iter().find(|one| one["pagepool"].is_object()).unwrap()["pagepool"].clone()
+        let mut found = Value::Null;
+        until("the mount answers", || {
+            let all = json(&["pagepool", "--dir", dir]);
+            let all = all.as_array().unwrap();
+            found = all.iter().map(|one| one["pagepool"].clone()).find(Value::is_object).unwrap_or_default();
+            found.is_object()
+        });
+        found
     };
     let loaded = || pool()["miss_bytes"].as_u64().unwrap() + pool()["ahead_bytes"].as_u64().unwrap();
     for round in 0..2 {
@@ -60,16 +72,14 @@ fn perf_through_the_mount_and_through_the_client_library() {
     let before = loaded();
     ok(&["perf", "read", "seq", file, "-r", "1m", "-noinv"]);
     assert_eq!(loaded(), before);
-    let table = ok(&["pagepool", "--dir", dir]);
-    assert!(table.contains("PAGEPOOL") && table.contains("CACHE") && table.contains("n1"), "{table}");
+    until("mount and servers tell of their memory", || {
+        let table = ok(&["pagepool", "--dir", dir]);
+        ["PAGEPOOL", "CACHE", "n1"].iter().all(|word| table.contains(word))
+    });
 
     // Half the cluster's page pool, at once; what follows from a master knob is marked.
     ok(&["config", "set", "--dir", dir, "pagepool=512m", "workerThreads=96"]);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while pool()["max_bytes"].as_u64() != Some(512 << 20) {
-        assert!(std::time::Instant::now() < end, "the mount does not follow: {}", pool());
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+    until("the mount follows", || pool()["max_bytes"].as_u64() == Some(512 << 20));
     let shown = ok(&["config", "show", "--dir", dir]);
     let line = shown.lines().find(|line| line.contains("prefetchThreads")).unwrap();
     assert!(line.trim_start().starts_with(". ") && line.contains(" 32 "), "{line}");
@@ -90,8 +100,10 @@ fn perf_through_the_mount_and_through_the_client_library() {
     assert!(ok(&again).contains("bytesTransferred 16777216"));
     let back =
         [&["perf", "read", "rand", "/h", "-r", "4k", "-n", "4000R", "-V", "-th", "16"], &direct[..]].concat();
-    let back = json(&back);
-    assert_eq!(back["runs"][0]["reads"]["operations"].as_u64(), Some(4000));
-    assert!(back["runs"][0]["cpu"]["server_s"].is_number(), "{back}");
+    until("all servers tell in time what CPU they took", || {
+        let back = json(&back);
+        assert_eq!(back["runs"][0]["reads"]["operations"].as_u64(), Some(4000));
+        back["runs"][0]["cpu"]["server_s"].is_number()
+    });
     cluster.down();
 }
