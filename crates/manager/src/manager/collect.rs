@@ -12,7 +12,7 @@ use crate::{
     store::Txn,
 };
 
-/// Orphans removed in one transaction.
+/// Orphans looked at, and removed, in one transaction.
 const COLLECT_MAX: usize = 64;
 /// Records of removed file systems removed in one transaction.
 const EMPTY_MAX: usize = 256;
@@ -46,25 +46,30 @@ pub(super) async fn run(inner: Arc<Inner>) {
     loop {
         inner.collect.notified().await;
         let hash = inner.hash;
-        let of_orphans = collect(&inner, |txn, contexts| {
+        let of_orphans = collect(&inner, |txn, contexts, from| {
             let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
-            namespace::collect_orphans(txn, context, COLLECT_MAX)
+            namespace::collect_orphans(txn, context, from, COLLECT_MAX)
         });
         of_orphans.await;
-        collect(&inner, move |txn, _| namespace::empty_removed(txn, hash, EMPTY_MAX)).await;
+        let of_removed = collect(&inner, move |txn, _, _| {
+            // What is left is found by itself.
+            Ok(namespace::empty_removed(txn, hash, EMPTY_MAX)?.then(Vec::new))
+        });
+        of_removed.await;
     }
 }
 
-/// Does `some` in transactions of its own until it says that nothing is left.
+/// Does `some` in transactions of its own, each from the key on that the one before said, until nothing is left.
 async fn collect(
     inner: &Arc<Inner>,
-    some: impl Fn(&mut Txn<'_>, &[FsContext]) -> Result<bool, Fault> + Copy + Send + 'static,
+    some: impl Fn(&mut Txn<'_>, &[FsContext], &[u8]) -> Result<Option<Vec<u8>>, Fault> + Copy + Send + 'static,
 ) {
+    let mut from = Vec::new();
     loop {
         let contexts = inner.writer.contexts();
         let (told, heard) = oneshot::channel();
         let outcome = inner.writer.run(move |txn| {
-            let _ = told.send(some(txn, &contexts)?);
+            let _ = told.send(some(txn, &contexts, &from)?);
             Ok(())
         });
         if let Err(error) = outcome.await {
@@ -72,8 +77,9 @@ async fn collect(
             return;
         }
         inner.deletes.notify_one();
-        if heard.await != Ok(true) {
-            return;
+        match heard.await {
+            Ok(Some(next)) => from = next,
+            _ => return,
         }
     }
 }

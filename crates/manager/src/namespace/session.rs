@@ -106,18 +106,23 @@ pub fn drop_orphan(
     }
 }
 
-/// Removes at most `limit` orphans of sessions that have ended and are fenced; whether more may be there.
+/// Looks at `limit` orphans from this key on (none: from the first) and removes those of sessions that have ended and are fenced.
+/// From where to go on, if more may be there: those that stay are passed once.
 pub fn collect_orphans(
     txn: &mut Txn<'_>,
     context: impl Fn(FsId) -> Option<FsContext>,
+    from: &[u8],
     limit: usize,
-) -> Op<bool> {
-    let mut found = Vec::new();
-    txn.scan(b"o", &prefix_end(b"o"), &mut |key, _| {
+) -> Op<Option<Vec<u8>>> {
+    let (mut found, mut next) = (Vec::new(), None);
+    txn.scan(from.max(b"o"), &prefix_end(b"o"), &mut |key, _| {
+        if found.len() == limit {
+            next = Some(key.to_vec());
+            return ControlFlow::Break(());
+        }
         found.push(key.to_vec());
         ControlFlow::Continue(())
     })?;
-    let mut done = 0;
     for key in found {
         let Some((session, fs, ino)) = parse(&key) else { continue };
         if keys::read::<SessionRecord>(txn, &keys::session_key(session))?.is_some() {
@@ -125,13 +130,9 @@ pub fn collect_orphans(
         }
         let ending = keys::read::<EndingRecord>(txn, &keys::ending_key(fs))?.unwrap_or_default();
         let (None, Some(fs)) = (ending.fence, context(fs)) else { continue };
-        if done == limit {
-            return Ok(true);
-        }
-        done += 1;
         collect(txn, fs, session, ino, key)?;
     }
-    Ok(false)
+    Ok(next)
 }
 
 fn parse(key: &[u8]) -> Option<(SessionId, FsId, InodeNo)> {
@@ -170,5 +171,37 @@ fn collect(txn: &mut Txn<'_>, fs: FsContext, session: SessionId, ino: InodeNo, k
             txn.discard();
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{FS, Stage},
+        *,
+    };
+    use crate::keys::OrphanRecord;
+
+    #[test]
+    fn damaged_orphans_are_passed_once() {
+        let mut stage = Stage::new(16);
+        let (fs, gone) = (stage.fs, SessionId(99));
+        for ino in 10..15 {
+            let key = keys::inode_key(FS, InodeNo(ino));
+            stage.txn(|txn| {
+                keys::write(txn, keys::orphan_key(gone, FS, InodeNo(ino)), &OrphanRecord {});
+                // Damaged, but the last, which has gone already.
+                if ino < 14 {
+                    txn.put(key, vec![0xff; 8]);
+                }
+            });
+        }
+        let (mut from, mut rounds) = (Vec::new(), 0);
+        while let Some(next) = stage.txn(|txn| collect_orphans(txn, |_| Some(fs), &from, 2)).unwrap() {
+            (from, rounds) = (next, rounds + 1);
+            assert!(rounds < 10, "it goes round");
+        }
+        let left = stage.map.keys().filter(|key| key[0] == b'o').count();
+        assert_eq!(left, 4, "what is damaged stays, what comes after it goes");
     }
 }
