@@ -35,6 +35,7 @@ mod dumped;
 mod ended;
 mod every_request;
 mod full;
+mod made;
 mod restart;
 mod roles;
 mod squash;

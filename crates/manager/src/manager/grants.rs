@@ -55,13 +55,23 @@ impl Manager {
         Ok(MgrReply::Token { token, resolve, attr, empty })
     }
 
-    /// A file was made for somebody who will use it. Nobody else knows it yet; if somebody does (the answer is repeated),
-    /// or tokens are not given now, it is asked for when it is used.
-    pub(super) async fn made_held(&self, caller: Caller, attr: Box<Attr>) -> MgrReply {
+    /// A file was made for somebody who will use it. Nobody else knows it yet; if somebody does (the answer is repeated, or
+    /// the name was looked up since), or tokens are not given now, it is asked for when it is used.
+    pub(crate) async fn made_held(&self, caller: Caller, attr: Box<Attr>) -> MgrReply {
         let ask = MgrRequest::Acquire { ino: attr.ino, need: Need::Write };
-        match self.ask_until(self.inner.now() + MADE_WAIT, caller, ask.into()).await {
-            Ok(MgrReply::Token { token, resolve, .. }) => MgrReply::CreatedHeld { attr, token, resolve },
-            _ => MgrReply::Created { attr, new: true },
+        let held = self.ask_until(self.inner.now() + MADE_WAIT, caller, ask.into()).await;
+        if let Ok(MgrReply::Token { token, resolve, .. }) = held
+            && self.is_as_made(caller, &attr)
+        {
+            return MgrReply::CreatedHeld { attr, token, resolve };
         }
+        MgrReply::Created { attr, new: true }
+    }
+
+    /// Whether nobody has changed a file since it was made: who held it before may have written to it, and its maker would
+    /// take it for empty.
+    fn is_as_made(&self, caller: Caller, made: &Attr) -> bool {
+        let now = self.read_now(caller.session, &MgrRequest::GetAttr { ino: made.ino });
+        matches!(now, Ok(MgrReply::Attr(now)) if *now == *made)
     }
 }
