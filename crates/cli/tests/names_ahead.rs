@@ -301,3 +301,32 @@ fn a_second_mount_sees_all_that_was_made_before() {
     ok(&["umount", mounts.all[0].to_str().unwrap()]);
     assert_eq!(made.check(&mounts.at(1, "d")), made.done.load(SeqCst));
 }
+
+/// Written, not synced, and moved over a file, while another mount works in the directory: nothing is kept of its names then.
+#[test]
+fn what_replaces_a_file_beside_another_mount_is_whole_after_a_kill() {
+    const FILES: usize = 8;
+    let mounts = Mounts::in_memory(2);
+    let [dir, other] = [0, 1].map(|mount| mounts.at(mount, "d"));
+    fs::create_dir(&dir).unwrap();
+    for n in 0..FILES {
+        let mut file = File::create_new(dir.join(n.to_string())).unwrap();
+        file.write_all(b"old").and_then(|()| file.sync_all()).unwrap();
+    }
+    let new = vec![2; 300_000];
+    for n in 0..FILES {
+        let beside = dir.join(format!("new{n}"));
+        fs::write(&beside, &new).unwrap();
+        File::create_new(other.join(format!("other{n}"))).unwrap();
+        // The token of the directory is asked for every few questions.
+        (0..n % 4).for_each(|_| assert!(fs::symlink_metadata(dir.join("absent")).is_err()));
+        fs::rename(&beside, dir.join(n.to_string())).unwrap();
+    }
+    let pid = mounts.process(0).as_raw_nonzero().get();
+    let (name, _) = mounts.cluster.processes().into_iter().find(|(_, its)| *its == pid).unwrap();
+    mounts.cluster.kill(|process| process == name);
+    let _ = rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH);
+    for n in 0..FILES {
+        assert!(fs::read(other.join(n.to_string())).unwrap() == new, "{n} is not whole");
+    }
+}

@@ -188,11 +188,22 @@ impl Core {
         from: (InodeNo, &[u8]),
         to: (InodeNo, &[u8]),
     ) -> Result<(), Errno> {
-        let known = |(dir, name): (InodeNo, &[u8])| self.known_name(dir, name).map(|hint| hint.ino);
+        let shared = self.whole().is_none();
+        let known = |(dir, name): (InodeNo, &[u8])| {
+            let asked = || self.names.hints.last(dir, name).filter(|_| shared);
+            self.known_name(dir, name).or_else(asked).map(|hint| hint.ino)
+        };
         if self.surely_absent(to.0, to.1) || known(to) == Some(InodeNo(0)) {
             return Ok(());
         }
-        let Some(ino) = self.surely_leads(from.0, from.1).or_else(|| known(from)) else { return Ok(()) };
+        match self.surely_leads(from.0, from.1).or_else(|| known(from)) {
+            Some(ino) => self.content_durable(ino).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What was written here to an inode is durable when this returns.
+    pub(super) async fn content_durable(self: &Arc<Core>, ino: InodeNo) -> Result<(), Errno> {
         match self.inode_known(ino).filter(|inode| inode.lock().content_unsettled()) {
             Some(inode) => self.make_durable(&inode, 0, u64::MAX, true).await,
             None => Ok(()),

@@ -133,6 +133,10 @@ impl Core {
         for _ in 0..STALE_TRIES {
             let (holds, inos) = self.hold_names(&places).await?;
             let (expect, now) = (inos.map(|inos| (inos[0], inos[1])), now());
+            // Most of it is durable by now (`content_first`), unless it was not known there where the names lead.
+            if let Some((moved, InodeNo(1..))) = expect.filter(|_| !exchange) {
+                self.content_durable(moved).await?;
+            }
             let change = Change::Rename {
                 parent,
                 name: name.to_vec(),

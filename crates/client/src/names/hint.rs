@@ -50,6 +50,11 @@ impl Hints {
         hints.insert((dir, name.to_vec()), hint);
     }
 
+    /// What was noted last, and stays.
+    pub fn last(&self, dir: InodeNo, name: &[u8]) -> Option<Hint> {
+        self.0.lock().get(&(dir, name.to_vec())).copied()
+    }
+
     pub fn take(&self, dir: InodeNo, name: &[u8]) -> Option<Hint> {
         self.0.lock().remove(&(dir, name.to_vec()))
     }

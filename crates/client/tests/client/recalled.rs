@@ -96,6 +96,7 @@ impl Manager {
                 }
                 MgrReply::Attr(self.file(ino))
             }
+            MgrRequest::Lookup { name, .. } if name == b"other" => MgrReply::Attr(self.file(OTHER)),
             MgrRequest::Lookup { .. } => MgrReply::Attr(file()),
             MgrRequest::Acquire { ino, .. } => {
                 let token = Token { ino, ..self.token.clone() };
@@ -150,6 +151,10 @@ impl Manager {
             }
             Change::Unlink { .. } if self.in_use.load(SeqCst) => MgrReply::UnlinkedInUse(removed),
             Change::Unlink { .. } => MgrReply::Unlinked { attr: Some(removed) },
+            Change::Rename { .. } => {
+                told("that a name is moved");
+                MgrReply::Done
+            }
             Change::Forget { .. } => {
                 told("that it may go");
                 MgrReply::Done
@@ -259,6 +264,26 @@ async fn what_is_dirty_of_a_removed_file_is_told_only_where_others_have_it_open(
         let written = told.iter().position(|told| *told == "what is written");
         assert_eq!(written.is_some(), in_use, "{told:?}");
         assert!(written.is_none_or(|at| at == 0), "{told:?}");
+    }
+}
+
+/// Nothing is kept of the directory's names, since others work there.
+#[tokio::test]
+async fn a_rename_over_a_file_comes_after_the_content_beside_others_too() {
+    for looks in [false, true] {
+        let manager = Manager::new(Token::new(INO, TokenMode::Write, SERIAL));
+        let client = manager.mount().await;
+        let handle = client.open(INO, RW).await.unwrap();
+        client.write(handle, 0, &[2; 4096]).await.unwrap();
+        if looks {
+            // As a kernel does.
+            client.lookup(InodeNo::ROOT, b"f").await.unwrap();
+            client.lookup(InodeNo::ROOT, b"other").await.unwrap();
+        }
+        let (from, to) = ((InodeNo::ROOT, b"f"), (InodeNo::ROOT, b"other"));
+        client.rename(from.0, from.1, to.0, to.1, false, false).await.unwrap();
+        assert_eq!(manager.told()[..2], ["what is written", "that a name is moved"]);
+        client.release(handle);
     }
 }
 
