@@ -170,6 +170,44 @@ fn what_programs_have_changed_in_mappings_is_written_at_the_end() {
     mounts.cluster.down();
 }
 
+/// What it waits for ends after some seconds here, and after a minute elsewhere.
+#[test]
+fn an_unmount_waits_for_a_manager_that_is_away() {
+    let mounts = Mounts::in_memory(2);
+    let dir = mounts.cluster.dir();
+    ok(&["config", "set", "--dir", dir.to_str().unwrap(), "operationDeadline=10s"]);
+    for path in &mounts.all {
+        ok(&["umount", path.to_str().unwrap()]);
+    }
+    for path in &mounts.all {
+        mounts.mount(path);
+    }
+    let processes = [0, 1].map(|mount| mounts.process(mount));
+    for mount in 0..2 {
+        fs::write(mounts.at(mount, &mount.to_string()), vec![7; 3 << 20]).unwrap();
+    }
+    mounts.cluster.kill(|name| name == "manager");
+    rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::empty()).unwrap();
+    kill_process(processes[1], Signal::TERM).unwrap();
+    let live = || mounts.cluster.processes().iter().filter(|(name, _)| name.starts_with("mount")).count();
+    thread::sleep(Duration::from_secs(25));
+    assert_eq!(live(), 2, "the end of a mount has given up\n{}", mounts.cluster.logs());
+    mounts.cluster.start_server("manager");
+    until("their processes have ended", || live() == 0);
+    for log in fs::read_dir(dir.join("log")).unwrap() {
+        let said = fs::read_to_string(log.unwrap().path()).unwrap();
+        assert!(
+            !said.contains("could not be made durable") && !said.contains("write what is left"),
+            "{said}"
+        );
+    }
+    mounts.mount(&mounts.all[0]);
+    for mount in 0..2 {
+        assert!(fs::read(mounts.at(0, &mount.to_string())).unwrap() == vec![7; 3 << 20], "{mount}");
+    }
+    mounts.cluster.down();
+}
+
 #[test]
 fn what_programs_wait_for_is_shown() {
     let mounts = Mounts::new(2);

@@ -432,6 +432,11 @@ impl Client {
         self.core.sync_all().await
     }
 
+    /// The same at the end, when nobody is there to try it again: it is tried until `deadline`, or until the session has ended.
+    pub async fn sync_until(&self, deadline: Instant) -> Result<(), Errno> {
+        self.core.sync_until(deadline).await
+    }
+
     /// The kernel has dropped `count` references to an inode. Its pages stay: they are bounded by the
     /// page pool, its entry by `maxFilesToCache`.
     pub fn forget(&self, ino: InodeNo, count: u64) {
@@ -441,7 +446,8 @@ impl Client {
 
     /// Ends the session: everything written, adopted, told to the manager. What cannot be written before
     /// the deadline, or before the session is ended by the manager, is given up with the error; the session then ends
-    /// uncleanly and is resolved later.
+    /// uncleanly and is resolved later. So does one of which the manager does not hear in time that everything is durable: that
+    /// is no error.
     pub async fn shutdown(&self, deadline: Instant) -> Result<(), Errno> {
         self.core.shutdown(deadline).await
     }

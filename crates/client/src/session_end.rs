@@ -1,12 +1,34 @@
 //! What is to be durable before a session ends, and its end.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{calls::unexpected, core::Core, error::Errno};
 
+/// Pause before what could not be made durable is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 impl Core {
+    /// See [`crate::Client::sync_until`].
+    pub async fn sync_until(self: &Arc<Core>, deadline: Instant) -> Result<(), Errno> {
+        let attempts = async {
+            loop {
+                match self.sync_all().await {
+                    // Whatever waits for a manager or servers that are away ends so, after the client's patience.
+                    Err(Errno::EIO) if !self.calls.dead() && !self.calls.ahead.is_lost() => {
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        tokio::time::timeout_at(deadline.into(), attempts).await.unwrap_or(Err(Errno::EIO))
+    }
+
     /// See [`crate::Client::sync_all`].
     pub async fn sync_all(self: &Arc<Core>) -> Result<(), Errno> {
         let inodes = self.unsettled.all();
@@ -29,23 +51,36 @@ impl Core {
 
     /// See [`crate::Client::shutdown`].
     pub async fn shutdown(self: &Arc<Core>, deadline: Instant) -> Result<(), Errno> {
-        let end = async {
-            self.sync_all().await?;
-            while self.send_forgets().await > 0 {}
-            let adopted = self.blocks.adopt_all(deadline).await;
-            adopted.map_err(|error| {
-                tracing::error!(%error, "adopt stripes at the end of the session");
-                Errno::EIO
-            })?;
-            self.calls.set_leaving();
-            match self.calls.ask(MgrRequest::CloseSession).await? {
-                MgrReply::Done => Ok(()),
-                other => Err(unexpected("CloseSession", &other)),
+        let durable = self.calls.alive(self.sync_until(deadline)).await.and_then(|done| done);
+        let result = match durable {
+            Ok(()) => {
+                let left = tokio::time::timeout_at(deadline.into(), self.calls.alive(self.leave(deadline)));
+                left.await.unwrap_or_else(|_| {
+                    tracing::warn!("everything is durable; the end of the session could not be told in time");
+                    Ok(Ok(()))
+                })
             }
+            Err(lost) => Err(lost),
         };
-        let end = tokio::time::timeout_at(deadline.into(), self.calls.alive(end));
-        let result = end.await.unwrap_or(Err(Errno::EIO)).and_then(|done| done);
         self.calls.set_closed();
-        result
+        result.and_then(|done| done)
+    }
+
+    /// Nothing is left to write: nothing is to be left for others to resolve either.
+    async fn leave(self: &Arc<Core>, deadline: Instant) -> Result<(), Errno> {
+        // Whoever waits gives up first.
+        let deadline = deadline + AGAIN;
+        while self.send_forgets().await > 0 {}
+        let adopted = self.blocks.adopt_all(deadline).await;
+        adopted.map_err(|error| {
+            tracing::error!(%error, "adopt stripes at the end of the session");
+            Errno::EIO
+        })?;
+        self.calls.set_leaving();
+        let patience = deadline.saturating_duration_since(Instant::now());
+        match self.calls.ask_within(MgrRequest::CloseSession, patience).await? {
+            MgrReply::Done => Ok(()),
+            other => Err(unexpected("CloseSession", &other)),
+        }
     }
 }

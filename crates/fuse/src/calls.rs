@@ -2,7 +2,7 @@
 //! transport something simpler.
 //! Every call is answered or fails within the file system's own deadline; the mount adds none.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Instant};
 
 use base::InodeNo;
 use bytes::Bytes;
@@ -170,6 +170,11 @@ pub trait Calls: Send + Sync + 'static {
     fn statfs(&self) -> impl Answer<StatFs>;
     /// Makes everything durable.
     fn sync_all(&self) -> impl Answer<()>;
+    /// The same at the end of the mount, when nobody is there to try it again: it may be tried until `deadline`.
+    fn sync_until(&self, deadline: Instant) -> impl Answer<()> {
+        let _ = deadline;
+        self.sync_all()
+    }
     /// `n` references to the inode are given up. Every answer of `lookup`, `create`, `link`, and every
     /// entry of `readdir` with attributes, is one reference; each is given up once, at the latest at the
     /// end of the mount.

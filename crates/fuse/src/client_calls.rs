@@ -1,6 +1,6 @@
 //! The client as the file system below a mount.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use base::InodeNo;
 use client::Client;
@@ -189,6 +189,10 @@ impl Calls for Client {
 
     async fn sync_all(&self) -> Result<(), Errno> {
         Client::sync_all(self).await
+    }
+
+    async fn sync_until(&self, deadline: Instant) -> Result<(), Errno> {
+        Client::sync_until(self, deadline).await
     }
 
     fn forget(&self, ino: InodeNo, n: u64) {

@@ -23,15 +23,12 @@ use crate::{
     mountpoint::{mount, prepare, unmount},
     options::{MountOptions, Transport},
     rights::Rights,
-    session::{KernelSide, Session},
+    session::{END_TIMEOUT, KernelSide, Session},
     tune,
     uring::Rings,
     waiting::InFlight,
     write_out::write_out,
 };
-
-/// How long an unmount that the kernel has done waits for the last data to be durable.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long the kernel may take to let go what is unmounted, before it counts as held by another mount namespace.
 const HELD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -183,6 +180,11 @@ impl<C: Calls> Mount<C> {
         self.session.page_writes.written()
     }
 
+    /// Whether something that programs had changed in mappings when the mount was told to end could not be written.
+    pub fn has_lost_pages(&self) -> bool {
+        self.session.page_writes.lost().is_some()
+    }
+
     /// Completes when the mount is gone, by [`Mount::unmount`] or from outside (`umount`), and
     /// everything is durable; an error if it could not be made so. Can be awaited any number of times.
     pub async fn unmounted(&self) -> MountEnd {
@@ -208,7 +210,7 @@ impl<C: Calls> Mount<C> {
     }
 
     async fn unmounted_in_time(&self) -> MountEnd {
-        let end = tokio::time::timeout(FLUSH_TIMEOUT, self.unmounted()).await;
+        let end = tokio::time::timeout(END_TIMEOUT, self.unmounted()).await;
         end.unwrap_or_else(|_| Err(Arc::new(self.not_durable(libc::ETIMEDOUT))))
     }
 
@@ -249,9 +251,7 @@ impl<C: Calls> Mount<C> {
     async fn end_elsewhere(&self) -> MountEnd {
         self.write_out(None).await;
         self.session.stop_serving().await;
-        let durable = tokio::time::timeout(FLUSH_TIMEOUT, self.session.calls.sync_all()).await;
-        let durable = durable.unwrap_or(Err(Errno(libc::ETIMEDOUT))).and(self.session.pages_written());
-        durable.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)))
+        self.session.make_durable().await.map_err(|Errno(errno)| Arc::new(self.not_durable(errno)))
     }
 
     fn not_durable(&self, errno: i32) -> MountError {

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base::{
@@ -33,6 +33,13 @@ use crate::{
 
 /// How long the end of a mount waits for requests under way; each has a shorter deadline of its own.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long the end of a mount tries to make the last data durable: as long as a manager that takes over, or servers that are
+/// started again, may take.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// And with that all of it.
+pub(crate) const END_TIMEOUT: Duration = DRAIN_TIMEOUT.saturating_add(FLUSH_TIMEOUT);
 
 /// Tells the kernel what it may no longer keep.
 pub trait Notifier: Send + Sync {
@@ -347,8 +354,14 @@ impl<C: Calls> Session<C> {
         for (ino, n) in self.inodes.drain() {
             self.calls.forget(ino, n);
         }
-        let durable = self.calls.sync_all().await;
-        durable.and(self.pages_written())
+        self.make_durable().await
+    }
+
+    /// Makes everything durable that was answered, and tells whether it is. Once nothing is served.
+    pub async fn make_durable(&self) -> Result<(), Errno> {
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
+        let durable = tokio::time::timeout_at(deadline.into(), self.calls.sync_until(deadline)).await;
+        durable.unwrap_or(Err(Errno(libc::ETIMEDOUT))).and(self.pages_written())
     }
 
     /// Whether what programs had changed in mappings when the mount was told to end is known to be written. Once nothing is served.

@@ -19,8 +19,11 @@ use crate::{
     cluster_dir::{ClusterDir, access},
 };
 
-/// How long the end of a mount may take to write what is dirty.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
+/// How long the end of the session may take. What is dirty is written by then, where the mount has ended well.
+const END_PATIENCE: Duration = Duration::from_secs(300);
+
+/// And where as long was tried in vain to write it.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often whoever waits for the end hears that it goes on, as long as it does.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -84,8 +87,14 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         };
         let end = async {
             let ended = if told { mount.end_on_signal().await } else { mount.unmounted().await };
-            client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
-            ended.context("the mount ended")
+            let in_vain = ended.as_ref().is_err_and(|error| is_not_durable(error));
+            let patience = if in_vain { LAST_PATIENCE } else { END_PATIENCE };
+            client.shutdown(Instant::now() + patience).await.context("write what is left")?;
+            match ended {
+                // What was not durable then is now.
+                Err(_) if in_vain && !mount.has_lost_pages() => Ok(()),
+                ended => ended.context("the mount ended"),
+            }
         };
         let left = || (mount.pages_written(), client.pool_use().dirty);
         tokio::select! {
@@ -99,6 +108,10 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
     // All that it runs ends before its pid file goes.
     drop(runtime);
     ended
+}
+
+fn is_not_durable(error: &fuse::MountError) -> bool {
+    matches!(error, fuse::MountError::NotDurable { .. })
 }
 
 /// Says that the end goes on whenever what is left has changed.

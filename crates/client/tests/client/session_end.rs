@@ -100,3 +100,23 @@ async fn an_unmount_under_way_ends_with_its_session() {
     let over = tokio::time::timeout(AT_ONCE, end_of_mount).await.expect("it waits on");
     assert_eq!(over.unwrap(), Err(Errno::EIO));
 }
+
+/// Its own bound is longer than that of what it waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unmount_goes_on_while_no_manager_answers() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { deadline: PATIENCE, ..small() });
+    let (ino, handle) = made(&client, b"f").await;
+    world.manager.lose.store(u64::MAX, SeqCst);
+    client.write(handle, 0, &vec![2; 2 * BLOCK as usize]).await.unwrap();
+    client.release(handle);
+    let leaving = client.clone();
+    let end_of_mount = tokio::spawn(async move { leaving.shutdown(Instant::now() + 10 * DEADLINE).await });
+    tokio::time::sleep(PATIENCE + Duration::from_secs(2)).await;
+    assert!(!end_of_mount.is_finished(), "it has given up");
+    world.manager.lose.store(0, SeqCst);
+    let over = tokio::time::timeout(DEADLINE, end_of_mount).await.expect("it waits on");
+    assert_eq!(over.unwrap(), Ok(()));
+    assert_eq!(world.manager.record(ino).unwrap().0, 2 * u64::from(BLOCK), "the manager has all of it");
+}
