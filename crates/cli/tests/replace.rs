@@ -69,6 +69,17 @@ fn a_machine_that_has_joined_replaces_its_pdisks() {
     first.wait_all_ok(PATIENCE);
     same_tree(tree.path(), &first.mnt().join("in"));
 
+    // One whose server does not run: what it holds is not given up for that.
+    second.kill(|name| name == "n2");
+    until("n2p2 is missing", || state(first, "n2p2") == "missing");
+    ok(&["pdisk", "replace", "--dir", two, "n2p2", "--path", &disk(1, "newer")]);
+    assert_eq!(state(first, "n2p2"), "missing");
+    ok(&["up", "--detach", "--dir", two]);
+    until("n2p2 has a successor", || state(first, "n2p2") == "replace" && state(first, "n2p3") == "ok");
+    ok(&["pdisk", "remove", "--dir", two, "n2p2"]);
+    first.wait_all_ok(PATIENCE);
+    same_tree(tree.path(), &first.mnt().join("in"));
+
     // One whose disk is lost, and a new one where it was.
     third.kill(|name| name == "n3");
     fs::remove_dir_all(disk(2, "disk")).unwrap();

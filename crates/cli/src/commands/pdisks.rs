@@ -271,14 +271,17 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     }
     let path = path.as_deref().map(path::absolute).transpose().context("--path")?;
     // A new disk where the lost one was: the server must not look for the old one there.
-    if path.as_ref() == Some(&dir.path.join(&before.dir)) {
+    let in_its_place = path.as_ref() == Some(&dir.path.join(&before.dir));
+    if in_its_place {
         dir.file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != old));
     }
     let node = known.name.clone();
     let state = report.map.pdisk(old).map(|p| p.state);
     let place = Place { size: Some(size.unwrap_or(before.size)), path, log_dir: log_dir.clone() };
     let name = add(&mut dir, &node, place, Some(old))?;
-    let wish = if state == Some(PdiskState::Ok) { PdiskWish::Drain } else { PdiskWish::Fail };
+    // One that only does not count yet (its server starts, it catches up) may hold what nobody else has: it is not given up for that.
+    let is_lost = in_its_place || state == Some(PdiskState::Failed);
+    let wish = if is_lost { PdiskWish::Fail } else { PdiskWish::Drain };
     link::run(async {
         let link = Link::new(&dir)?;
         link.manager(&MgrRequest::PdiskSet { pdisk: old, wish }).await
