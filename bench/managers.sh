@@ -1,25 +1,30 @@
 #!/usr/bin/env bash
-# Names a second by where the manager's store is: on one disk (redb), with a copy on another directory (mirror), with its journal in an etcd
-# of one and of three members, these also with a round trip of 1 and 5 ms between them (bench/delayed.py, whose CPU counts too); create,
-# stat and unlink of 4 KiB files by so many workers at a time. Beside it, in the same run: what etcd itself commits a second (guarded
-# transactions of 4 KiB, one at a time and one connection a worker: crates/manager/examples/etcd_transactions.rs).
+# Names a second by where the manager's store is: on one disk (redb), with a copy in another directory (mirror) or on another manager
+# (mirror+node), with its journal in an etcd of one and of three members, these also with a round trip of 1 and 5 ms between them
+# (bench/delayed.py, whose CPU counts too); create, stat and unlink of 4 KiB files by so many workers at a time, each name durable when its
+# call returns (with ROPEWALK_NAMES=ahead: made ahead of the manager, and told to it in batches). Beside it, in the same run: what etcd
+# itself commits a second (guarded transactions of 4 KiB, one at a time and one connection a worker:
+# crates/manager/examples/etcd_transactions.rs).
 # The last column is the creates divided by those of redb with as many workers. Everything is on loopback and in DATA. Some minutes.
-# Memory, and takeovers against inodes: bench/takeover.sh; the time to migrate: bench/migrate.sh; a machine that vanishes: bench/vanished.sh.
+# Memory, and takeovers against inodes: bench/takeover.sh, of a copy: bench/promote.sh; the time to migrate: bench/migrate.sh; a machine that
+# vanishes: bench/vanished.sh.
 #   bench/managers.sh          needs root (a mount), jq, python3, etcd (package etcd-server)
-# env: FILES=4000  WORKERS="1 4 16 64"  STORES="redb mirror etcd1 etcd3 etcd3+1ms etcd3+5ms"  DATA=/var/tmp  RW=target/release/ropewalk
-#      RAW=target/release/examples/etcd_transactions     (FILES is for 8 workers and more, with fewer 500 for each)
+# env: FILES=4000  WORKERS="1 4 16 64"  STORES="redb mirror mirror+node etcd1 etcd3 etcd3+1ms etcd3+5ms"  DATA=/var/tmp
+#      RW=target/release/ropewalk  RAW=target/release/examples/etcd_transactions     (FILES is for 8 workers and more, with fewer 500 for each)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RW=${RW:-target/release/ropewalk} RAW=${RAW:-target/release/examples/etcd_transactions}
-FILES=${FILES:-4000} WORKERS=${WORKERS:-1 4 16 64} STORES=${STORES:-redb mirror etcd1 etcd3 etcd3+1ms etcd3+5ms}
+FILES=${FILES:-4000} WORKERS=${WORKERS:-1 4 16 64} STORES=${STORES:-redb mirror mirror+node etcd1 etcd3 etcd3+1ms etcd3+5ms}
 for built in "$RW" "$RAW"; do
   [ -x "$built" ] ||
     { echo "$built: cargo build --release --workspace --bin ropewalk --example etcd_transactions, or name another with RW, RAW" >&2; exit 1; }
 done
 RW=$(realpath "$RW") AT=$(mktemp -d "${DATA:-/var/tmp}/ropewalk-managers.XXXXXX")
 . bench/etcd.sh
+. bench/copy.sh
 end() {
-  "$RW" down --dir "$AT/c" > /dev/null 2>&1 || true
+  local dir
+  for dir in c other; do "$RW" down --dir "$AT/$dir" > /dev/null 2>&1 || true; done
   etcd_end
 }
 trap 'end; rm -rf "$AT"' EXIT
@@ -33,17 +38,15 @@ print(*[round(rates[phase]) for phase in ("create", "stat", "unlink")])' "$AT/m"
 up() { "$RW" up --dir "$AT/c" --mount "$AT/m" --detach "$@" > /dev/null; }
 fresh=(--nodes 1 --pdisks 1 --code 1way --pdisk-size 4g --cipher-list EMPTY)
 declare -A REDB=()
-printf '%10s %8s %10s %10s %10s %10s %8s\n' store workers create/s stat/s unlink/s etcd/s ratio
+printf '%11s %8s %10s %10s %10s %10s %8s\n' store workers create/s stat/s unlink/s etcd/s ratio
 for store in $STORES; do
-  rm -rf "$AT"/c "$AT"/copy "$AT"/etcd* && mkdir -p "$AT/m"
+  rm -rf "$AT"/c "$AT"/other "$AT"/copy "$AT"/etcd* && mkdir -p "$AT/m"
   case $store in
     redb) up "${fresh[@]}" ;;
-    mirror)
-      mkdir "$AT/copy"
-      up "${fresh[@]}" && "$RW" down --dir "$AT/c" > /dev/null
-      "$RW" manager mirror --dir "$AT/c" "$AT/copy" > /dev/null
-      up
-      until "$RW" status --dir "$AT/c" --json | jq -e '.store | contains("with a copy in")' > /dev/null; do sleep 0.2; done
+    mirror | mirror+node)
+      up "${fresh[@]}"
+      case $store in mirror) copy_to dir ;; *) copy_to node ;; esac
+      copy_whole
       ;;
     etcd[13] | etcd3+*ms)
       members=${store%%+*} ms=0
@@ -58,7 +61,7 @@ for store in $STORES; do
     read -r create stat unlink <<< "$(names "$workers" "$files")"
     [ "$store" = redb ] && REDB[$workers]=$create
     ratio=$(awk -v a="$create" -v b="${REDB[$workers]:-0}" 'BEGIN { if (b) printf "%.2f", a / b; else print "-" }')
-    printf '%10s %8s %10s %10s %10s %10s %8s\n' "$store" "$workers" "$create" "$stat" "$unlink" "$raw" "$ratio"
+    printf '%11s %8s %10s %10s %10s %10s %8s\n' "$store" "$workers" "$create" "$stat" "$unlink" "$raw" "$ratio"
   done
   end
 done
