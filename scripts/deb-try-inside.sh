@@ -19,6 +19,12 @@ main() { systemctl show --property MainPID --value "$1"; }
 # restarted UNIT PID: it runs by another process than that. Right after a kill systemd may not know of it yet.
 restarted() { [ "$(main "$1")" != "$2" ] && [ "$(systemctl is-active "$1")" = active ]; }
 same() { [ "$(sha256sum </mnt/fs1/big)" = "$(cat /root/sum)" ] || die "other bytes than were written"; }
+# page: it answers.
+page() (
+  exec 3<>/dev/tcp/127.0.0.1/9470
+  printf 'GET /api/statistics HTTP/1.0\r\nHost: 127.0.0.1:9470\r\n\r\n' >&3
+  grep -q file.ops <&3
+)
 servers="ropewalk-manager ropewalk-server@n1"
 mount=ropewalk-mount@mnt-fs1
 
@@ -43,6 +49,10 @@ first() {
   ropewalk fs create fs1 --pool data
   ropewalk health || die "it is not well"
   grep 'Max locked' "/proc/$(main ropewalk-server@n1)/limits"
+
+  say "the page of analytics as a service"
+  systemctl enable --quiet --now ropewalk-analytics
+  until_true 60 page
 
   say "mounted by fstab"
   echo "fs1 /mnt/fs1 ropewalk _netdev,nofail,noatime 0 0" >>/etc/fstab
@@ -147,6 +157,7 @@ second() {
   for unit in $servers; do until_true 120 systemctl is-active --quiet "$unit"; done
   until_true 120 mountpoint -q /mnt/fs1
   same
+  until_true 60 page
   say "the order of the shutdown"
   journalctl --boot=-1 --no-pager --output short-precise |
     grep -E 'systemd\[1\]: (Unmounted mnt-fs1|Unmounting mnt-fs1|(Stopped|Stopping) ropewalk-)' | tee /root/order
