@@ -1,5 +1,5 @@
 //! fsx (tests/fsx.sh) on real mounts: 10,000 operations buffered and mapped, with O_DIRECT, and while the file is open on a
-//! second mount where somebody looks at it twice a second. Each run draws others. `ROPEWALK_SOAK=1`: 1,000,000 each.
+//! second mount where somebody looks at it twice a second. `ROPEWALK_SOAK=1`: 1,000,000 each, each run others.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -385,11 +385,17 @@ pub fn free_ports() -> u16 {
     first
 }
 
-/// The seed of this run: `ROPEWALK_TEST_SEED`, or drawn from the clock; printed.
+/// The seed of this run: `ROPEWALK_TEST_SEED`; drawn from the clock where that is `random`, and in the long forms; else always the same,
+/// as what a new one finds has nothing to do with what is tested just now. Printed.
 pub fn seed() -> u64 {
-    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
-    });
+    let drawn =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = match std::env::var("ROPEWALK_TEST_SEED") {
+        Ok(word) if word == "random" => drawn(),
+        Ok(word) => word.parse().expect("ROPEWALK_TEST_SEED: a number, or random"),
+        Err(_) if std::env::var_os("ROPEWALK_SOAK").is_some() => drawn(),
+        Err(_) => 20_261_128,
+    };
     println!("ROPEWALK_TEST_SEED={seed}");
     seed
 }
