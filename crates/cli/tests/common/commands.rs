@@ -13,6 +13,8 @@ pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
 /// What says that nobody heard a command, or not all whom it asked.
 const UNHEARD: [&str; 2] = ["is the cluster up?", "since they do not answer: "];
+/// What says that a mount is used. Programs that other threads of a test begin have for a moment all that the test has open.
+const IN_USE: &str = "is in use; close what is open there";
 /// How long it is given again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -22,13 +24,18 @@ pub fn ropewalk(args: &[&str]) -> Output {
 }
 
 /// Gives a command as long as it is not heard; what it said at last, whatever that is.
-pub fn heard(mut give: impl FnMut() -> Output) -> Output {
+pub fn heard(give: impl FnMut() -> Output) -> Output {
+    given(give, &UNHEARD)
+}
+
+/// Gives a command as long as it fails and says one of these.
+fn given(mut give: impl FnMut() -> Output, again: &[&str]) -> Output {
     let end = Instant::now() + PATIENCE;
     loop {
         let output = give();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let unheard = !output.status.success() && UNHEARD.iter().any(|text| said.contains(text));
-        if !unheard || Instant::now() > end {
+        let says = |text: &&str| String::from_utf8_lossy(&output.stderr).contains(text);
+        let is_over = output.status.success() || !again.iter().any(says);
+        if is_over || Instant::now() > end {
             return output;
         }
         sleep(Duration::from_millis(100));
@@ -42,7 +49,7 @@ pub fn answer(words: &[&str], give: impl FnMut() -> Output) -> serde_json::Value
 
 /// Runs ropewalk, which must succeed; returns its stdout.
 pub fn ok(args: &[&str]) -> String {
-    succeeded(args, heard(|| ropewalk(args)))
+    succeeded(args, given(|| ropewalk(args), &[UNHEARD[0], UNHEARD[1], IN_USE]))
 }
 
 /// Runs ropewalk, which must be refused what it asks for; returns its stderr.

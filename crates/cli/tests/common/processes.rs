@@ -20,10 +20,10 @@ pub fn signal(pid: Pid, signal: Signal) {
 /// Waits until a process that was sent this signal, and may have ended, is as it is sent for.
 pub fn took(pid: Pid, signal: Signal) {
     let pid = pid.as_raw_nonzero().get();
-    match signal {
-        Signal::KILL => wait("does not end", || is_gone(pid)),
-        Signal::STOP => wait("does not stand still", || stands_still(pid)),
-        _ => {}
+    if signal == Signal::KILL {
+        wait("does not end", || is_gone(pid));
+    } else if signal == Signal::STOP {
+        wait("does not stand still", || stands_still(pid));
     }
 }
 
