@@ -1,7 +1,7 @@
 //! The advisor over a cluster of several machines (hosts: network namespaces with settings of their own): what one of them
 //! has wrong is told of that one, and it is named as the odd one out; who does not answer is named. And the way between
 //! two hosts, tried with echoes.
-#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 #[path = "common/beds.rs"]
 mod beds;
@@ -35,8 +35,10 @@ fn found(report: &Value, machine: &str) -> Vec<String> {
 fn all_told(machine: &Machine<'_>) -> Value {
     let mut told = Value::Null;
     common::until("every process answers", || {
-        told = report(&machine.run(&["advise", "--cluster", "--json"]));
-        told["silent"] == serde_json::json!([])
+        let output = machine.run(&["advise", "--cluster", "--json"]);
+        told = report(&output);
+        // 3: the manager was not heard, or somebody is silent.
+        output.status.code() != Some(3)
     });
     told
 }
@@ -92,7 +94,8 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
 
     // What they count at the moment: a cluster is never silent for long.
     common::until("all count what they send in a second", || {
-        let counted = report(&first.run(&["advise", "--cluster", "--over", "1s", "--json"]));
+        let output = first.run(&["advise", "--cluster", "--over", "1s", "--json"]);
+        let counted = report(&output);
         let machines = counted["machines"].as_array().unwrap();
         let sends = |machine: &Value| {
             let facts = &machine["facts"]["entries"];
@@ -101,7 +104,7 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
             assert!(facts["stat.Tcp.OutSegs"].is_null(), "{facts}");
             sent["value"].as_i64().unwrap() > 0
         };
-        machines.len() == 3 && machines.iter().all(sends)
+        output.status.code() != Some(3) && machines.len() == 3 && machines.iter().all(sends)
     });
 
     third.kill();
@@ -109,8 +112,8 @@ fn the_odd_machine_is_named_and_so_is_a_silent_one() {
     common::until("the silent one is named", || {
         let output = first.run(&["advise", "--cluster"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(3) && said.contains("h3 at "), "{said}");
-        String::from_utf8_lossy(&output.stdout).contains("h2: h2")
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        said.contains("h3 at ") && String::from_utf8_lossy(&output.stdout).contains("h2: h2")
     });
 }
 
@@ -179,15 +182,18 @@ fn packets_that_are_lost_on_the_way_are_found_by_trying() {
             .collect();
         rules
     };
-    assert_eq!(probe(&there), []);
+    // Of two echoes of a size that come back late on a busy machine it is thought that none passes.
+    common::until("nothing is lost on the way", || probe(&there).is_empty());
     // What the far end of its link does not bear is dropped there, without a word.
     on(&bed, 1, "for link in l1 l2; do ip link set dev $link mtu 9000; done");
-    let found = probe(&there);
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].0, "net-path-mtu-small");
-    // A virtual link bears four bytes more, for a tag.
-    let told =
-        |mtu: u32| found[0].1.contains(&format!("packets of {mtu} bytes pass, the interface sends 9000"));
-    assert!(told(1500) || told(1504), "{found:?}");
+    common::until("the largest packet that passes is found", || {
+        let found = probe(&there);
+        println!("{found:?}");
+        // A virtual link bears four bytes more, for a tag.
+        let told = |title: &str, mtu: u32| {
+            title.contains(&format!("packets of {mtu} bytes pass, the interface sends 9000"))
+        };
+        matches!(&found[..], [(rule, title)] if rule == "net-path-mtu-small" && (told(title, 1500) || told(title, 1504)))
+    });
     assert_eq!(probe(nowhere)[0].0, "net-path-silent");
 }
