@@ -228,8 +228,12 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
         ("file.ops[file=(others)]", "not kept apart"),
         ("file.opps", "possible: file.ops"),
     ] {
-        let said = refused(&["analytics", "query", text, "--dir", dir, "--from", "-59m"]);
-        assert!(said.contains(says), "{text}: {said}");
+        // What there is is told of those who answered in time.
+        until(&format!("{text} is refused by {says:?}"), || {
+            let said = refused(&["analytics", "query", text, "--dir", dir, "--from", "-59m"]);
+            println!("{text}: {said}");
+            said.contains(says)
+        });
     }
     // What is known and was idle is no mistake.
     for text in [
@@ -273,7 +277,8 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
         total(cluster, "file.ops") > before
     });
 
-    // The same, live.
+    // The same, live: it looks at the last minutes, and they may have been long.
+    write_direct(&mounts.at(0, "heavy"), 40, 64 << 10);
     let once = ok(&["top", "--dir", dir, "--over", "59m", "--once", "--view", "files"]);
     assert!(once.contains("/heavy"), "{once}");
     assert!(once.lines().all(|line| line.chars().count() <= 80), "{once}");
@@ -383,14 +388,14 @@ fn the_same_elsewhere(cluster: &Cluster) {
     let records = || {
         let all = status();
         let n1 = all["processes"].as_array().unwrap().iter().find(|process| process["name"] == "n1").unwrap();
-        let series =
-            n1["status"]["statistics"]["families"]["pdisk_commit_records"]["series"].as_array().unwrap();
-        series.iter().map(|series| series["value"]["counter"].as_f64().unwrap()).sum::<f64>()
+        // None: it does not answer in time.
+        let series = n1["status"]["statistics"]["families"]["pdisk_commit_records"]["series"].as_array()?;
+        Some(series.iter().map(|series| series["value"]["counter"].as_f64().unwrap()).sum::<f64>())
     };
     until("status --json has the same records of commits", || {
         let (before, ours, after) =
             (records(), total(cluster, "pdisk.commit_records[process=n1]"), records());
-        before == after && ours == after
+        before == after && Some(ours) == after
     });
     // Every CPU has a share in each second, by one of the processes here.
     let cpus = fs::read_to_string("/proc/stat").unwrap();

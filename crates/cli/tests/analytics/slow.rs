@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    closed,
     common::{Cluster, ok, ports::Ports, ropewalk, until},
     fio, query, total, values, write_direct,
 };
@@ -65,7 +66,7 @@ fn clock_ahead(place: &Path) -> PathBuf {
 fn a_clock_that_is_ahead_is_seen_through(cluster: &Cluster) {
     let busy = |node: &str| -> Option<(usize, usize, f64)> {
         let text = format!("strip.ops[op=prepare][process={node}]");
-        let found = cluster.json(&["analytics", "query", &text, "--from", "-55s", "--step", "1s"]);
+        let found = cluster.json(&["analytics", "query", &text, "--from", "-10min", "--step", "1s"]);
         let row = &found["rows"][0];
         let steps: Vec<f64> = row["steps"].as_array()?.iter().map(|n| n.as_f64().unwrap_or(0.0)).collect();
         let ends = (steps.iter().position(|n| *n > 0.0)?, steps.iter().rposition(|n| *n > 0.0)?);
@@ -140,9 +141,10 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     .enumerate()
     {
         let address = format!("http://127.0.0.1:{}/metrics", usize::from(first) + at);
-        let said = Command::new("curl").args(["-s", "--max-time", "10", &address]).output().unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
-        assert!(said.contains(&format!("ropewalk_{family}")), "{address}: {said}");
+        until(&format!("{address} shows {family}"), || {
+            let said = Command::new("curl").args(["-s", "--max-time", "10", &address]).output().unwrap();
+            String::from_utf8(said.stdout).unwrap().contains(&format!("ropewalk_{family}"))
+        });
     }
     let prepares = "strip.ops[op=prepare][pdisk][process]";
     until("the prepares are counted", || total(&cluster, prepares) >= 60.0);
@@ -159,6 +161,8 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
         shown.contains("UTILISATION>=") && shown.contains("95%") && shown.contains("MEAN PDISKS"),
         "{shown}"
     );
+    // All that n2 will have counted is in it.
+    closed(&cluster);
     let drilled = query(&cluster, "strip.ops[process=n2][latency>=300ms][file]");
     assert!(values(&drilled, "file").iter().any(|file| file.starts_with("/f")), "{drilled:#}");
 
@@ -169,12 +173,16 @@ fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
     let (told, before) = (values(&told, "file"), values(&drilled, "file"));
     assert!(!told.is_empty() && told.iter().all(|file| before.contains(file)), "{told:?} of {before:?}");
     fs::remove_dir_all(cluster.dir().join("analytics/n2")).unwrap();
-    let output = ropewalk(&["analytics", "query", "strip.ops[process]", "--dir", dir, "--json"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    // On a busy machine others may be late as well.
-    assert!(said.split_once("do not answer: ").is_some_and(|(_, who)| who.contains("n2")), "{said}");
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut found = Value::Null;
+    until("it is named", || {
+        let output = ropewalk(&["analytics", "query", "strip.ops[process]", "--dir", dir, "--json"]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        // On a busy machine others may be late as well, or the manager.
+        let is_named = said.split_once("do not answer: ").is_some_and(|(_, who)| who.contains("n2"));
+        found = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        is_named
+    });
     let silent = found["processes"].as_array().unwrap().iter().find(|p| p["process"] == "n2").unwrap();
     assert_eq!((&silent["answers"], &silent["recorded_s"]), (&false.into(), &Value::Null));
 }
