@@ -16,9 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, copy_tree, refused, seed};
+use common::{Cluster, Random, copy_tree, heard, refused, ropewalk, seed};
 use load::{Load, same, survived};
-use story::{PATIENCE, command, proved, removed, set, small, soak, state, whole};
+use story::{PATIENCE, becomes, command, proved, removed, set, small, soak, state, whole};
 
 #[test]
 fn drained_added_replaced_removed_under_load() {
@@ -28,18 +28,19 @@ fn drained_added_replaced_removed_under_load() {
 
     command(&cluster, &["pdisk", "drain", "n1p1"]);
     whole(&cluster);
-    assert_eq!(state(&cluster, "n1p1"), "replace");
+    becomes(&cluster, "n1p1", "replace");
     load.goes_on();
     command(&cluster, &["pdisk", "add", "n2"]);
     whole(&cluster);
-    assert_eq!(state(&cluster, "n2p3"), "ok");
+    becomes(&cluster, "n2p3", "ok");
     command(&cluster, &["pdisk", "replace", "n3p2"]);
     whole(&cluster);
+    becomes(&cluster, "n3p2", "replace");
     command(&cluster, &["pdisk", "remove", "n3p2"]);
     assert_eq!(state(&cluster, "n3p2"), "gone");
     command(&cluster, &["pdisk", "keep", "n1p1"]);
     whole(&cluster);
-    assert_eq!(state(&cluster, "n1p1"), "ok");
+    becomes(&cluster, "n1p1", "ok");
     load.goes_on();
 
     let dir = cluster.dir();
@@ -215,7 +216,7 @@ fn damage_is_found_never_returned_and_made_good() {
     same(&models);
     let dir = cluster.dir();
     let dir = dir.to_str().unwrap();
-    let found = common::ropewalk(&["pool", "verify", "--dir", dir, "--repair", "--json"]);
+    let found = heard(|| ropewalk(&["pool", "verify", "--dir", dir, "--repair", "--json"]));
     let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     println!("flipped bits: {} found, {} made anew", found["found"], found["repaired"]);
     let end = Instant::now() + PATIENCE;
@@ -301,7 +302,7 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
     }
     cluster.start();
     let dir = cluster.dir();
-    let lost = common::ropewalk(&["pool", "lost", "--dir", dir.to_str().unwrap(), "--json"]);
+    let lost = heard(|| ropewalk(&["pool", "lost", "--dir", dir.to_str().unwrap(), "--json"]));
     let lost: serde_json::Value = serde_json::from_slice(&lost.stdout).unwrap();
     let first_lost: Vec<u64> =
         lost.as_array().unwrap().iter().map(|f| f["first_lost_byte"].as_u64().unwrap()).collect();
@@ -326,7 +327,7 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
         let error = fs::read(path).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", path.display());
     }
-    let health = common::ropewalk(&["health", "--dir", dir.to_str().unwrap()]);
+    let health = heard(|| ropewalk(&["health", "--dir", dir.to_str().unwrap()]));
     assert!(!health.status.success());
     assert!(String::from_utf8_lossy(&health.stdout).contains("pool lost"), "{health:?}");
 }

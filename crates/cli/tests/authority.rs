@@ -37,7 +37,6 @@ fn build(bed: &Bed, machines: &[Machine<'_>]) {
     let (addr, disk) = (bed.addr(0), first.dir.with_extension("disk"));
     let place = ["--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
     first.ok(&[&["init", "--name", "rope", "--node", "h1", "--address", &addr], &place[..]].concat());
-    first.ok(&["config", "set", "leaseDuration=3s"]);
     for machine in &machines[1..] {
         machine.join(&first.token(&[]));
     }

@@ -27,7 +27,7 @@ use rustix::process::Signal;
 use story::{PATIENCE, command, missed, returns, set, state, whole};
 
 /// Beyond a lease. An outage, not the time in which something must have happened.
-const OUTAGE: Duration = Duration::from_secs(5);
+const OUTAGE: Duration = Duration::from_secs(12);
 const FAULT: &str = "ROPEWALK_PDISK_FAULT";
 
 /// Two servers are stopped beyond their leases, the second before the first one's pdisks are whole again.

@@ -1,4 +1,4 @@
-//! What the stories of outages have in common: a cluster with short leases, files of known bytes, and changes of every kind that
+//! What the stories of outages have in common: a cluster that rebuilds nothing, files of known bytes, and changes of every kind that
 //! a pdisk can miss. What was acknowledged is known, whatever failed meanwhile.
 
 #![allow(dead_code)] // each test file uses a part
@@ -25,7 +25,7 @@ use crate::{
 /// Bytes of a file: a block, nearly.
 pub const LEN: usize = 250_000;
 
-/// A cluster with short leases that rebuilds nothing, and what its files should hold.
+/// A cluster that rebuilds nothing, and what its files should hold.
 pub struct Outage {
     pub cluster: Arc<Cluster>,
     pub random: Random,
@@ -46,8 +46,7 @@ impl Outage {
         }
         all.extend(options);
         let cluster = Cluster::prepare(&all);
-        let leases = ["leaseRenewInterval=500ms", "leaseDuration=3s", "missingRebuildDelay=10min"];
-        cluster.set_up(&[&leases, tunables].concat());
+        cluster.set_up(&[&["missingRebuildDelay=10min"], tunables].concat());
         cluster.start();
         Outage { cluster: Arc::new(cluster), random: Random(seed()), files: BTreeMap::new() }
     }

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Cluster, ok};
+use crate::common::{Cluster, heard, ok, ropewalk, succeeded, until};
 
 /// Longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Whether the long forms are asked for.
 pub fn soak() -> bool {
@@ -48,6 +48,11 @@ pub fn state(cluster: &Cluster, pdisk: &str) -> String {
     let list = cluster.json(&["pdisk", "list"]);
     let found = list.as_array().unwrap().iter().find(|p| p["name"] == *pdisk);
     found.map_or("gone".to_owned(), |p| p["state"].as_str().unwrap().to_owned())
+}
+
+/// Waits until a pdisk is listed in this state.
+pub fn becomes(cluster: &Cluster, pdisk: &str, wanted: &str) {
+    until(&format!("{pdisk} is shown as {wanted}"), || state(cluster, pdisk) == wanted);
 }
 
 /// Waits until these pdisks do not count.
@@ -98,9 +103,22 @@ pub fn removed(cluster: &Cluster) {
 
 /// Every stripe is proved, and nothing of inodes that are gone is there; how many there are.
 pub fn proved(cluster: &Cluster) -> u64 {
-    let verified = cluster.json(&["pool", "verify"]);
-    assert_eq!(verified["away"], 0, "{verified:#}");
-    assert!(verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
-    assert_eq!(verified["removed"], 0, "{verified:#}");
-    verified["stripes"].as_u64().unwrap()
+    let end = Instant::now() + PATIENCE;
+    let dir = cluster.dir();
+    let verify = ["pool", "verify", "--json", "--dir", dir.to_str().unwrap()];
+    loop {
+        let output = heard(|| ropewalk(&verify));
+        let verified: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        // What came back is taken away by the command: it must not be there at all.
+        assert_eq!(verified["removed"].as_u64().unwrap_or(0), 0, "{verified:#}");
+        // Who does not answer in time proves nothing.
+        if verified["away"] == 0 {
+            assert!(verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
+            succeeded(&verify, output);
+            return verified["stripes"].as_u64().unwrap();
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(Instant::now() < end, "not all can be asked: {verified:#} {said}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
