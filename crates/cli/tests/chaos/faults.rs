@@ -16,7 +16,7 @@ use super::{
     plan::{Fault, Kind, PDISKS, Process, SERVERS, Shape},
     proxy::Proxy,
 };
-use crate::common::{Cluster, Random, ropewalk};
+use crate::common::{Cluster, Random, processes, ropewalk};
 
 /// The servers' fault engine.
 pub const ENGINE: &str = "ROPEWALK_PDISK_FAULT";
@@ -241,10 +241,23 @@ impl Victim<'_> {
         self.cluster.dir().with_file_name("filler")
     }
 
+    /// Whether it does, or refuses. One that is only late must not get back what it had.
     fn manager_serves(&self) -> bool {
         let dir = self.cluster.dir();
         let ask = || ropewalk(&["config", "show", "--json", "--dir", dir.to_str().unwrap()]).status.success();
-        (0..3).any(|_| ask())
+        let lives = || self.cluster.processes().iter().any(|(name, _)| name == "manager");
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            // In this order: it has not ended before it is asked.
+            let lived = lives();
+            if ask() {
+                return true;
+            }
+            if !lived {
+                return false;
+            }
+        }
+        false
     }
 
     fn copy(&self, fault: &Fault) -> PathBuf {
@@ -276,7 +289,11 @@ impl Victim<'_> {
 
     fn signal(&self, name: &str, signal: Signal) {
         for (_, pid) in self.cluster.processes().into_iter().filter(|(other, _)| other == name) {
-            let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+            let pid = Pid::from_raw(pid).unwrap();
+            // One that has ended needs none.
+            if kill_process(pid, signal).is_ok() {
+                processes::took(pid, signal);
+            }
         }
     }
 }

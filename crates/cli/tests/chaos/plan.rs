@@ -18,8 +18,9 @@ pub const MOUNTS: u64 = 3;
 const M: usize = 2;
 /// Faults of one round, at most.
 const FAULTS_MAX: u64 = 4;
-/// How long a lease lasts in the campaign's clusters, milliseconds.
-pub const LEASE: u64 = 4000;
+/// How long a lease lasts in the campaign's clusters, milliseconds: longer than a busy machine stands still, or mounts that no fault
+/// concerns lose theirs.
+pub const LEASE: u64 = 10_000;
 /// Rounds that a cluster lives.
 pub const ROUNDS_OF_A_CLUSTER: u64 = 12;
 

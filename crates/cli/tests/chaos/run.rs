@@ -23,7 +23,7 @@ use super::{
     usage::{Usages, load},
     why::{umount, why},
 };
-use crate::common::{Cluster, ROPEWALK, Random, ok, ropewalk};
+use crate::common::{Cluster, ROPEWALK, Random, heard, ok, ropewalk, until};
 
 /// A pdisk is `ok` again after this time at most, on a machine that does nothing else.
 const OK_MAX: Duration = Duration::from_secs(60);
@@ -165,7 +165,9 @@ impl Campaign {
             small,
         };
         for mount in 1..MOUNTS {
-            campaign.mount(mount as usize).unwrap();
+            until("it is mounted", || {
+                campaign.mount(mount as usize).inspect_err(|error| println!("  {error}")).is_ok()
+            });
         }
         campaign.cluster.wait_all_ok(PATIENCE);
         campaign
@@ -319,11 +321,8 @@ impl Campaign {
                 let _ = umount(&self.cluster, &["--force"], path);
             }
             let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
-            let mut result = self.mount(mount);
-            for _ in 0..3 {
-                if result.is_ok() {
-                    break;
-                }
+            let (mut result, end) = (self.mount(mount), Instant::now() + PATIENCE);
+            while result.is_err() && Instant::now() < end {
                 std::thread::sleep(Duration::from_secs(2));
                 result = self.mount(mount);
             }
@@ -387,7 +386,7 @@ impl Campaign {
                 field.wrong([violation(Class::Error, format!("mount {mount} beyond M: {error}"))]);
             }
         }
-        let lost = ropewalk(&["pool", "lost", "--json", "--dir", dir]);
+        let lost = heard(|| ropewalk(&["pool", "lost", "--json", "--dir", dir]));
         let lost: serde_json::Value = serde_json::from_slice(&lost.stdout).unwrap_or_default();
         let paths = lost.as_array().into_iter().flatten().filter_map(|file| file["path"].as_str());
         let inode = |path: &Path| fs::metadata(path).map_or(0, |found| found.ino());
@@ -429,7 +428,7 @@ impl Campaign {
             }
             std::thread::sleep(Duration::from_millis(300));
         }
-        let lost = ropewalk(&["pool", "lost", "--dir", dir]);
+        let lost = heard(|| ropewalk(&["pool", "lost", "--dir", dir]));
         if !lost.status.success() {
             field.wrong([violation(
                 Class::Lost,

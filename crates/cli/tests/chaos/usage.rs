@@ -10,7 +10,7 @@ use super::checker::{Class, Violation, violation};
 use crate::common::Cluster;
 
 /// What a fault took may be held for so long after it: connections that are closing, and what stands behind them.
-const BACK_MAX: Duration = Duration::from_secs(30);
+const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// What a process uses.
 #[derive(Clone, Copy, Debug, Default)]
