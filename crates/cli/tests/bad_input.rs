@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
-use common::{Cluster, ok, refused};
+use common::{Cluster, copy_tree, heard, ok, refused, until};
 
 /// `up` with these options must be refused, name all of `words`, and leave no directory behind.
 fn up_refused(options: &[&str], words: &[&str]) {
@@ -226,11 +226,14 @@ fn what_is_wrong_with_a_cluster_that_was_stopped_is_named() {
     assert!(error.contains(&manager) && error.contains("ss -ltnp"), "{error}");
     drop(taken);
 
-    // A disk is not plugged in.
+    // A disk is not plugged in. What other tests begin has the socket for a moment more.
     let (place, away) = (cluster.dir().join("nodes/n1/pdisk1"), cluster.dir().join("nodes/away"));
     fs::rename(&place, &away).unwrap();
-    let error = refused(&["up", "--detach", "--dir", dir]);
-    assert!(error.contains("pdisk1"), "{error}");
+    until("the disk is missed", || {
+        let error = refused(&["up", "--detach", "--dir", dir]);
+        println!("{error}");
+        error.contains("pdisk1")
+    });
     fs::rename(&away, &place).unwrap();
 
     // Something lies in the mount point: it would be hidden.
@@ -238,7 +241,7 @@ fn what_is_wrong_with_a_cluster_that_was_stopped_is_named() {
     let error = refused(&["up", "--detach", "--dir", dir]);
     assert!(error.contains(mnt) && error.contains("not empty"), "{error}");
     fs::remove_file(cluster.mnt().join("hidden")).unwrap();
-    assert!(cluster.processes().is_empty(), "a refused up leaves nothing running");
+    until("a refused up leaves nothing running", || cluster.processes().is_empty());
 
     // Nobody may use FUSE.
     cluster.start();
@@ -246,10 +249,12 @@ fn what_is_wrong_with_a_cluster_that_was_stopped_is_named() {
     let open_to_all = "chmod a+rx \"$0\"/.. && chmod -R a+rwX \"$0\"";
     assert!(Command::new("sh").args(["-c", open_to_all, dir]).status().unwrap().success());
     let program = cluster.dir().with_file_name("ropewalk"); // where everybody may run it
-    fs::copy(common::ROPEWALK, &program).unwrap();
+    // By another program: nobody has it open for writing when it runs, not even what other tests begin.
+    copy_tree(Path::new(common::ROPEWALK), &program);
     let mut nobody = Command::new("setpriv");
     nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
-    let mount = nobody.args(["mount", "--dir", dir, "fs1", mnt]).output().unwrap();
+    nobody.args(["mount", "--dir", dir, "fs1", mnt]);
+    let mount = heard(|| nobody.output().unwrap());
     let error = String::from_utf8_lossy(&mount.stderr);
     assert!(!mount.status.success() && error.contains(mnt) && error.contains("ermission"), "{error}");
 

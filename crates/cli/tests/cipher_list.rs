@@ -89,7 +89,7 @@ fn it_changes_while_the_cluster_works_and_stays() {
                     || worker.is_finished()
             });
         }
-        assert!(ok(&["net", "status", "--dir", dir]).contains("shm"));
+        until("it is shown", || ok(&["net", "status", "--dir", dir]).contains("shm"));
         // The code bears it: the mount goes on, without the server and with it.
         let goes_on = |what: &str| {
             let before = written.load(Ordering::Relaxed);
@@ -114,6 +114,6 @@ fn it_changes_while_the_cluster_works_and_stays() {
     assert!(error.contains("ropewalk config set cipherList=DEFAULT"), "{error}");
     set("auto");
     until("as cluster.toml says", || all_are(&cluster, "EMPTY", None));
-    assert!(!cluster.dir().join("cipher-list").exists());
+    until("nothing else is kept", || !cluster.dir().join("cipher-list").exists());
     cluster.down();
 }

@@ -9,7 +9,7 @@ mod common;
 use std::{fs, process::Command};
 
 use beds::{Bed, serve};
-use common::{Cluster, ROPEWALK, ok, ropewalk};
+use common::{Cluster, ROPEWALK, heard, ok, ropewalk};
 use serde_json::Value;
 
 /// Names that say nothing of their unit, or not in the way of the others.
@@ -62,7 +62,7 @@ impl Names {
 
     /// For a command that says otherwise that it is for scripts.
     fn look_at(&mut self, words: &[&str]) {
-        let output = ropewalk(words);
+        let output = heard(|| ropewalk(words));
         // `health` and `pool verify` may say by their status that something is on its way.
         let text = String::from_utf8(output.stdout).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
