@@ -89,6 +89,15 @@ impl Shared {
         matches!(tokio::time::timeout_at(until.into(), newer).await, Ok(Ok(_)))
     }
 
+    /// Returns when the map says that nothing is written to `pdisk` (any more): what it holds counts again only after catch-up, and
+    /// what was sent to it before is refused then.
+    pub async fn left(&self, pdisk: PdiskId) {
+        let mut views = self.views.clone();
+        if views.wait_for(|view| !view.state(pdisk).written()).await.is_err() {
+            std::future::pending().await // there is no newer map
+        }
+    }
+
     /// Asks the strips of a stripe on pdisks that `ask` for their states, all at once. `None` where it
     /// was not asked; an error where it did not answer.
     #[allow(clippy::too_many_arguments)]

@@ -61,11 +61,17 @@ impl StripeIo {
     }
 
     /// Discards what failed writes left of a stripe, so that the next version stands beside a complete
-    /// one. Waits until requests of the failed write can no longer arrive.
+    /// one. Waits until requests of the failed write can no longer arrive. A pdisk that goes missing meanwhile is not waited for.
     pub(crate) async fn clear_abandoned(&self, stripe: StripeId, until: Instant) -> Result<(), StripeError> {
         let shared = &self.shared;
         let Some(abandoned) = shared.adoption.abandoned_of(stripe) else { return Ok(()) };
-        tokio::time::sleep_until(abandoned.dead_at.min(until).into()).await;
+        for (pdisk, dead_at) in &abandoned.under_way {
+            // Both only wait.
+            tokio::select! {
+                () = tokio::time::sleep_until((*dead_at).min(until).into()) => {}
+                () = shared.left(*pdisk) => {}
+            }
+        }
         loop {
             let view = shared.view();
             let pool = shared.pool(&view, abandoned.pool)?;
@@ -78,14 +84,16 @@ impl StripeIo {
                     member.into_iter().chain(view.joins(pool.id, group, index)).map(move |p| (index, p))
                 });
                 for (index, pdisk) in places {
-                    if !view.state(pdisk).written() {
-                        continue; // what it holds counts again only after catch-up
-                    }
                     let items = vec![(stripe.strip(index), *version)];
                     let request = NsdRequest::Discard { pdisk, items };
-                    let reply = shared
-                        .call(&view, pdisk, request, Vec::new(), OpClass::Write, stripe.inode, until)
-                        .await;
+                    let attempt = until.min(Instant::now() + shared.config.attempt);
+                    let class = OpClass::Write;
+                    // The other only waits; a request that is given up may still be carried out, which does no harm.
+                    let reply = tokio::select! {
+                        biased;
+                        () = shared.left(pdisk) => continue,
+                        reply = shared.call(&view, pdisk, request, Vec::new(), class, stripe.inode, attempt) => reply,
+                    };
                     let fault = match reply {
                         Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.first() {
                             Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => {

@@ -83,8 +83,8 @@ pub struct Written {
 pub struct Abandoned {
     pub pool: PoolId,
     pub versions: Vec<(Version, StripSet)>,
-    /// Requests under way when it was given up are dead after this.
-    pub dead_at: Instant,
+    /// Requests under way when it was given up, by the pdisk that they are for: dead after this.
+    pub under_way: Vec<(PdiskId, Instant)>,
 }
 
 impl Adoption {
@@ -145,29 +145,34 @@ impl Adoption {
         }
     }
 
-    /// A version is begun: until it is complete it counts as abandoned, whatever happens to the writer.
+    /// A version is begun: until it is complete it counts as abandoned, whatever happens to the writer. Requests to these pdisks are
+    /// under way, and dead at that time.
     pub fn begun(
         &self,
         stripe: StripeId,
         pool: PoolId,
         version: Version,
         touched: StripSet,
-        dead_at: Instant,
+        (to, dead_at): (&[PdiskId], Instant),
     ) {
         let mut table = self.table.lock();
-        let entry =
-            table.abandoned.entry(stripe).or_insert(Abandoned { pool, versions: Vec::new(), dead_at });
-        entry.dead_at = entry.dead_at.max(dead_at);
+        let none = Abandoned { pool, versions: Vec::new(), under_way: Vec::new() };
+        let entry = table.abandoned.entry(stripe).or_insert(none);
+        for pdisk in to {
+            // Each later request is dead later.
+            entry.under_way.retain(|(asked, _)| asked != pdisk);
+            entry.under_way.push((*pdisk, dead_at));
+        }
         match entry.versions.iter_mut().find(|(v, _)| *v == version) {
             Some((_, set)) => set.0 |= touched.0,
             None => entry.versions.push((version, touched)),
         }
     }
 
-    /// No request of the abandoned versions is under way any more.
-    pub fn settled(&self, stripe: StripeId) {
+    /// No request of the abandoned versions is under way any more but to `unanswered`.
+    pub fn settled(&self, stripe: StripeId, unanswered: &[PdiskId]) {
         if let Some(entry) = self.table.lock().abandoned.get_mut(&stripe) {
-            entry.dead_at = Instant::now();
+            entry.under_way.retain(|(pdisk, _)| unanswered.contains(pdisk));
         }
     }
 

@@ -111,7 +111,6 @@ impl StripeIo {
         if matches!(outcome, Err(StripeError::NoSpace { .. })) {
             writer.drain().await;
         }
-        let settled = writer.tasks.is_empty() && !writer.unknown;
         match outcome {
             Ok(stored) => {
                 let meta = writer.plan.after.clone();
@@ -119,9 +118,7 @@ impl StripeIo {
                 Ok(meta)
             }
             Err(error) => {
-                if settled {
-                    shared.adoption.settled(stripe);
-                }
+                shared.adoption.settled(stripe, &writer.unanswered);
                 Err(error)
             }
         }

@@ -43,11 +43,6 @@ impl Writer<'_> {
             }
             Fault::Refused(NsdRefusal::Fenced) => return Err(StripeError::Fenced { stripe }),
             Fault::Refused(NsdRefusal::Strip(refusal)) => refusal.clone(),
-            Fault::Timeout | Fault::Unreachable(_) => {
-                self.unknown = true;
-                self.again(i, pause * retries.min(20), Epoch(0), fault);
-                return Ok(());
-            }
             _ => {
                 self.again(i, pause * retries.min(20), Epoch(0), fault);
                 return Ok(());

@@ -24,10 +24,6 @@ impl<E: Send + 'static> UnderWay<E> {
         UnderWay { small: FuturesUnordered::new(), large: JoinSet::new() }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.large.is_empty()
-    }
-
     /// Begins `request`, whose payload has `bytes`; a small one when this is next waited for.
     pub fn ask(&mut self, bytes: usize, request: impl Future<Output = E> + Send + 'static) {
         if bytes < SMALL {

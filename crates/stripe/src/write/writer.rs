@@ -94,8 +94,8 @@ pub struct Writer<'a> {
     /// What the prepares adopt, by strip.
     adopts: Vec<Option<Version>>,
     pub tasks: UnderWay<Event>,
-    /// An attempt ended without an answer: it may still be carried out.
-    pub unknown: bool,
+    /// For each request that has no answer, though it may have ended: its pdisk, which may carry it out still.
+    pub unanswered: Vec<PdiskId>,
     progress: Instant,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Writer<'a> {
             moves: Vec::new(),
             adopts,
             tasks: UnderWay::new(),
-            unknown: false,
+            unanswered: Vec::new(),
             progress: Instant::now(),
         }
     }
@@ -166,6 +166,7 @@ impl<'a> Writer<'a> {
                 biased;
                 Some(done) = self.tasks.next() => {
                     if let Ok(event) = done {
+                        self.answered(&event);
                         self.event(&view, event)?;
                     }
                 }
@@ -178,12 +179,18 @@ impl<'a> Writer<'a> {
     /// Waits for the answers of what was sent: then nothing of this write is under way.
     pub async fn drain(&mut self) {
         while let Some(done) = self.tasks.next().await {
-            let unknown = |fault: &Fault| matches!(fault, Fault::Timeout | Fault::Unreachable(_));
-            self.unknown |= match done {
-                Ok(Event::Prepared(_, _, _, Err(fault))) => unknown(&fault),
-                Ok(_) => false,
-                Err(_) => true,
-            };
+            if let Ok(event) = done {
+                self.answered(&event);
+            }
+        }
+    }
+
+    /// A request has ended: with an answer it is no longer under way.
+    fn answered(&mut self, event: &Event) {
+        let Event::Prepared(_, pdisk, _, result) = event else { return };
+        let none = matches!(result, Err(Fault::Timeout | Fault::Unreachable(_)));
+        if !none && let Some(at) = self.unanswered.iter().position(|asked| asked == pdisk) {
+            self.unanswered.swap_remove(at);
         }
     }
 
@@ -240,7 +247,7 @@ impl<'a> Writer<'a> {
         let indices: Vec<_> = (0..self.strips.len()).map(|place| self.index(place)).collect();
         let now = Instant::now();
         let deadline = now + self.io.shared.config.attempt;
-        let mut launched = false;
+        let mut launched = Vec::new();
         for (i, place) in self.strips.iter_mut().enumerate() {
             let (Some(strip), Some(pdisk)) = (place, pdisks[i]) else { continue };
             let standing = Standing::of(view, pdisk);
@@ -255,7 +262,7 @@ impl<'a> Writer<'a> {
                 continue;
             }
             strip.phase = Phase::Sent { since: now, epoch: view.epoch() };
-            launched = true;
+            launched.push(pdisk);
             let shared = Arc::clone(&self.io.shared);
             let view = Arc::clone(view);
             let id = self.stripe.strip(indices[i]);
@@ -277,10 +284,11 @@ impl<'a> Writer<'a> {
                 Event::Prepared(i, pdisk, standing, sent.await)
             });
         }
-        if launched {
+        if !launched.is_empty() {
+            self.unanswered.extend(&launched);
             let (version, touched) = (self.version, self.plan.touched);
             let adoption = &self.io.shared.adoption;
-            adoption.begun(self.stripe, self.pool.id, version, touched, deadline);
+            adoption.begun(self.stripe, self.pool.id, version, touched, (&launched, deadline));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Servers that refuse, or never answer: a pool of one pdisk whose server is the test.
+//! Servers that refuse, or never answer: a pool of one pdisk, or of two, whose server is the test.
 #![allow(clippy::unwrap_used)] // tests
 
 mod fenced;
@@ -22,21 +22,27 @@ fn one_pdisk(
     state: PdiskState,
     deadline: Duration,
 ) -> (StripeIo, watch::Sender<Arc<ClusterView>>) {
-    let node = NodeEntry { id: NodeId(1), session: Some(SessionId(1)), ..NodeEntry::default() };
-    let pdisk = PdiskEntry { id: PdiskId(1), nodes: vec![NodeId(1)], state, ..PdiskEntry::default() };
-    let pool = PoolEntry {
-        id: PoolId(1),
-        code: "1way".into(),
-        block_size: 256 << 10,
-        width: 1,
-        table: vec![PdiskId(1)],
-        ..PoolEntry::default()
-    };
-    let map =
-        ClusterMap { nodes: vec![node], pdisks: vec![pdisk], pools: vec![pool], ..ClusterMap::default() };
-    let (keep, views) = watch::channel(Arc::new(ClusterView::new(map)));
+    let (keep, views) = watch::channel(view(&[state]));
     let config = IoConfig { deadline, ..IoConfig::default() };
     (StripeIo::new(Arc::new(server), views, SessionCell::default(), Arc::new(()), config), keep)
+}
+
+/// A map of pdisks in these states, each of which has a copy of every block.
+fn view(states: &[PdiskState]) -> Arc<ClusterView> {
+    let node = NodeEntry { id: NodeId(1), session: Some(SessionId(1)), ..NodeEntry::default() };
+    let pdisk =
+        |(id, &state)| PdiskEntry { id: PdiskId(id), nodes: vec![NodeId(1)], state, ..PdiskEntry::default() };
+    let pdisks: Vec<_> = (1..).zip(states).map(pdisk).collect();
+    let pool = PoolEntry {
+        id: PoolId(1),
+        code: format!("{}way", states.len()),
+        block_size: 256 << 10,
+        width: states.len() as u8,
+        table: pdisks.iter().map(|p| p.id).collect(),
+        ..PoolEntry::default()
+    };
+    let map = ClusterMap { nodes: vec![node], pdisks, pools: vec![pool], ..ClusterMap::default() };
+    Arc::new(ClusterView::new(map))
 }
 
 /// The first unit of a new block.
