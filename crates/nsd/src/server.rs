@@ -271,6 +271,11 @@ impl Server {
         self.inner.cache.usage()
     }
 
+    /// Requests that a pdisk has not answered, those included whose callers have given up; and the most there may be.
+    pub fn requests_of(&self, pdisk: PdiskId) -> (u64, u64) {
+        self.inner.inbound.requests(pdisk)
+    }
+
     /// What it is and does now.
     pub fn status(&self) -> ServerStatus {
         let view = self.inner.membership.view();
@@ -402,7 +407,10 @@ impl Inner {
             return Response::error(Status::Expired, "nobody waits for it");
         }
         let Some(_room) = self.inbound.take(message.pdisk(), request.payload.len() as u64) else {
-            return Response::error(Status::Busy, "the pdisk's share of inbound_bytes_max is used up");
+            return Response::error(
+                Status::Busy,
+                "the pdisk's share of requests or of inbound_bytes_max is used up",
+            );
         };
         let header = &request.header;
         // Session 0 stands for the manager at the gate: only the manager may use it.

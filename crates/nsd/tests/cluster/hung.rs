@@ -74,6 +74,38 @@ async fn it_holds_up_neither_the_map_nor_the_disk_beside_it() {
     assert_eq!(states[0].sealed_below, Grant(2), "{states:?}");
 }
 
+/// Who asks gives up, and asks again: no more requests wait for it than its share, and others get theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_requests_wait_for_it_than_its_share() {
+    let cluster = Cluster::start_on("2+1p", 256 << 10, 3, 2, Some(FaultPlan::default())).await;
+    let (client, long) = (cluster.client(), Duration::from_secs(60));
+    cluster.seen().await;
+    assert!(cluster.io.change_faults(&"delay 600s on=write file=log path=pdisk1/ times=1".parse().unwrap()));
+    let server = &cluster.nodes[0].as_ref().unwrap().server;
+    let (end, mut full) = (Instant::now() + 2 * long, 0);
+    while full < 2 {
+        assert!(Instant::now() < end, "they do not get to the disk: {:?}", server.requests_of(PdiskId(1)));
+        let mut round = tokio::task::JoinSet::new();
+        for _ in 0..400 {
+            let io = client.io.clone();
+            round.spawn(async move {
+                let deadline = Instant::now() + Duration::from_millis(500);
+                io.call(PdiskId(1), seal(1, 2), Vec::new(), OpClass::Write, deadline).await
+            });
+        }
+        assert!(round.join_all().await.iter().all(Result::is_err));
+        let (now, most) = server.requests_of(PdiskId(1));
+        assert!(now <= most, "{now} of {most}");
+        full += u32::from(now == most);
+    }
+    let beside = call(&client, seal(2, 2), long).await;
+    assert!(matches!(beside, Ok(NsdReply::States { .. })), "{beside:?}");
+    cluster.io.let_go();
+    wait(|| server.requests_of(PdiskId(1)).0 == 0).await;
+    let answered = call(&client, seal(1, 2), long).await;
+    assert!(matches!(answered, Ok(NsdReply::States { .. })), "{answered:?}");
+}
+
 /// A damaged strip on the disk that hangs is being repaired, and one on the disk beside it is repaired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_holds_up_no_repair_on_the_disk_beside_it() {
