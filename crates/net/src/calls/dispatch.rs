@@ -133,6 +133,10 @@ fn begin_once(conn: &Arc<Conn>, header: &Header, since: Instant) -> bool {
             let text = "it may have been carried out before; too many requests came since to know";
             send_reply(conn, header, since, Response::error(Status::Forgotten, text), false);
         }
+        Begin::Former => {
+            let text = "another process has taken the place of the one that asks";
+            send_reply(conn, header, since, Response::error(Status::Expired, text), false);
+        }
     }
     false
 }

@@ -52,10 +52,12 @@ pub(crate) enum Begin {
     Stale,
     /// It may have been carried out: that is no longer known.
     Forgotten,
+    /// Another process has taken the place of the one that asks.
+    Former,
 }
 
 pub(crate) struct Once<C> {
-    /// The peer's process; another one begins anew.
+    /// The peer's process, as the latest handshake says. What is read late of a former one changes nothing here.
     process: u64,
     entries: BTreeMap<u64, Entry<C>>,
     /// Done ones, oldest first.
@@ -84,10 +86,17 @@ impl<C> Default for Once<C> {
 }
 
 impl<C> Once<C> {
+    /// The peer is this process from now on; another one than before begins anew.
+    pub(crate) fn be_of(&mut self, process: u64) {
+        if process != self.process {
+            *self = Once { process, ..Once::default() };
+        }
+    }
+
     /// Request `id` of `process` has come on `on`.
     pub(crate) fn begin(&mut self, now: Instant, process: u64, id: u64, settled: u64, on: C) -> Begin {
         if process != self.process {
-            *self = Once { process, ..Once::default() };
+            return Begin::Former;
         }
         self.settle(settled);
         self.expire(now);
@@ -232,7 +241,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Bench {
-            Bench { once: Once::default(), now: Instant::now() }
+            Bench { once: Once { process: PROCESS, ..Once::default() }, now: Instant::now() }
         }
         fn begin(&mut self, id: u64, settled: u64, on: &'static str) -> Begin {
             self.once.begin(self.now, PROCESS, id, settled, on)
@@ -323,10 +332,21 @@ mod tests {
     }
 
     #[test]
-    fn another_process_begins_anew() {
+    fn another_process_begins_anew_and_what_is_read_late_of_a_former_one_changes_nothing() {
         let mut b = Bench::new();
         b.begin(5, 5, "a");
         b.end(5, &reply("x"));
-        assert!(matches!(b.once.begin(b.now, PROCESS + 1, 2, 1, "a"), Begin::New));
+        b.begin(6, 5, "a");
+        let (next, expires) = (PROCESS + 1, b.now + Duration::from_secs(60));
+        b.once.be_of(next);
+        assert!(matches!(b.once.begin(b.now, next, 2, 1, "b"), Begin::New));
+        assert!(matches!(b.once.begin(b.now, next, 5, 1, "b"), Begin::New));
+        b.once.end(next, 2, &reply("y"), expires);
+        assert!(matches!(b.begin(7, 7, "a"), Begin::Former));
+        assert!(b.end(6, &reply("x")).is_empty());
+        b.once.be_of(next);
+        let Begin::Done(again) = b.once.begin(b.now, next, 2, 1, "c") else { panic!("done twice") };
+        assert_eq!(again.body, b"y");
+        assert!(matches!(b.once.begin(b.now, next, 5, 1, "c"), Begin::Attached));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A dialed group (made by `Endpoint::peer`) connects by itself while it is used (`keeper.rs`); an accepted
 //! one (a peer that connected to us) waits for the peer to come back.
-//! Locks: `plan`, then `state`; never held across an await, nor while a connection's outbox is used.
+//! Locks: `plan`, then `state`, then `once`; never held across an await, nor while a connection's outbox is used.
 
 use std::{
     collections::HashMap,
@@ -190,6 +190,7 @@ impl Group {
             let old = state.conns.iter().filter(|c| c.peer.process != conn.peer.process).cloned();
             let old = old.collect();
             state.identity = Some(conn.peer.clone());
+            self.lock_once().be_of(conn.peer.process);
             state.refused = None;
             state.last_error = None;
             state.conns.push(Arc::clone(conn));
