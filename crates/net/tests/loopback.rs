@@ -81,6 +81,30 @@ async fn payloads_go_straight_into_their_pages() {
     }
 }
 
+/// Heartbeats are no small requests, behind which frames are read ahead: after a rest a payload goes straight into its place as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_go_straight_into_their_pages_after_a_rest() {
+    let often = |config| {
+        let (heartbeat_interval, heartbeat_timeout) = (Duration::from_millis(10), SOON);
+        EndpointConfig { heartbeat_interval, heartbeat_timeout, ..config }
+    };
+    let (server, addr) = server_with(often(listening(1)));
+    let client = Endpoint::start(often(plain(2))).unwrap();
+    let peer = client.peer(&[addr]);
+    peer.call(bulk(SINK, &[], Bytes::from(vec![1; 1 << 20]))).await.unwrap();
+    let all = || server.status().into_iter().flat_map(|p| p.connections);
+    let before: Vec<_> = all().map(|c| (c.remote, c.frames_received)).collect();
+    let rested = async {
+        let since = |c: &net::ConnStatus| before.iter().find(|b| b.0 == c.remote).map_or(0, |b| b.1);
+        while all().any(|c| c.frames_received < since(&c) + 20) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(2 * SOON, rested).await.unwrap();
+    peer.call(bulk(SINK, &[], Bytes::from(vec![2; 1 << 20]))).await.unwrap();
+    assert_eq!(all().map(|c| c.payload_copied).sum::<u64>(), 0);
+}
+
 /// A destination that keeps the address of its memory.
 struct Page(Box<[u8]>, usize);
 

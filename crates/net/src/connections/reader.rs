@@ -113,7 +113,12 @@ impl Reader {
         self.conn.stats.received_messages.inc();
         let has_payload = header.payload_len > 0;
         let is_large = header.payload_len > SMALL_PAYLOAD;
-        self.quiet = if is_large && self.conn.lane == Lane::Bulk { 0 } else { self.quiet.saturating_add(1) };
+        match header.kind {
+            // They say nothing of what is asked: a connection at rest is not one of small requests.
+            FrameKind::Ping | FrameKind::Pong => {}
+            _ if is_large && self.conn.lane == Lane::Bulk => self.quiet = 0,
+            _ => self.quiet = self.quiet.saturating_add(1),
+        }
         match header.kind {
             FrameKind::Request => self.request(header).await,
             FrameKind::Reply => self.reply(header).await,
