@@ -269,7 +269,12 @@ impl Conn {
 
     /// Begins the end. The first reason counts.
     pub(crate) fn close(&self, reason: CloseReason) {
+        let broken = reason.is_broken();
         if self.reason.set(reason).is_ok() {
+            if broken && self.socket.shared().is_some() {
+                // Before the peer can hear of the end: it may be back before the reader is.
+                self.core.share_no_more(self.peer.process);
+            }
             self.socket.shutdown();
             self.closing.notify_one();
             self.group.retire(self);
@@ -290,9 +295,6 @@ impl Conn {
             && error.kind() == std::io::ErrorKind::InvalidData
         {
             refused::note_tampered(&self.core, self.remote, &self.peer_name(), error);
-        }
-        if self.socket.shared().is_some() && reason.is_broken() {
-            self.core.share_no_more(self.peer.process);
         }
         tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");
     }
