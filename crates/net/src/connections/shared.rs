@@ -8,8 +8,12 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     net::Shutdown,
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -17,6 +21,7 @@ use socket2::SockRef;
 use tokio::{
     io::Interest,
     net::{TcpStream, UnixStream},
+    runtime::Handle,
     sync::OwnedSemaphorePermit,
 };
 
@@ -24,6 +29,8 @@ use crate::connections::memory::Memory;
 
 /// Looks at a ring before the task gives way to others: each but the first follows a wake-up that came while looking.
 const LOOKS: usize = 4;
+/// Pause before a wake-up that the kernel did not take is tried again, and how often: then the heartbeat wakes both.
+const AGAIN: (Duration, u32) = (Duration::from_millis(1), 1000);
 
 pub(crate) struct Shared {
     memory: Memory,
@@ -36,12 +43,15 @@ pub(crate) struct Shared {
     gone: AtomicBool,
     /// We have.
     closed: AtomicBool,
+    /// By bell and TCP socket: a wake-up is to be tried again.
+    owed: [Arc<AtomicBool>; 2],
+    runtime: Handle,
     /// Its place among those of the process.
     _share: OwnedSemaphorePermit,
 }
 
 impl Shared {
-    /// `connected`: this side did.
+    /// `connected`: this side did. Must be called in a tokio runtime.
     pub(crate) fn new(
         memory: Memory,
         bell: UnixStream,
@@ -56,6 +66,8 @@ impl Shared {
             read: Mutex::default(),
             gone: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            owed: Default::default(),
+            runtime: Handle::current(),
             _share: share,
         }
     }
@@ -78,7 +90,7 @@ impl Shared {
         }
         let (n, wakes) = self.memory.ring(1 - self.side).read(&mut read, slices)?;
         if wakes {
-            wake(tcp);
+            self.wake(tcp, 1);
         }
         Ok(n)
     }
@@ -129,7 +141,7 @@ impl Shared {
             let (n, wakes) = ring.write(&mut written, slices, done)?;
             done += n;
             if wakes {
-                wake(&self.bell);
+                self.wake(&self.bell, 0);
             }
             if n > 0 {
                 continue;
@@ -150,19 +162,43 @@ impl Shared {
         if done == 0 && wanted > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(done) }
     }
 
+    /// Wakes who sleeps at the other end; `which` of the two sockets. A full one has woken it already, but one that takes nothing
+    /// need not be full: the kernel may lack memory. So it is tried again.
+    fn wake(&self, socket: &impl AsFd, which: usize) {
+        let owed = &self.owed[which];
+        if rung(socket) || owed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let Ok(again) = socket.as_fd().try_clone_to_owned() else {
+            return owed.store(false, Ordering::SeqCst);
+        };
+        let owed = Arc::clone(owed);
+        self.runtime.spawn(async move {
+            for _ in 0..AGAIN.1 {
+                tokio::time::sleep(AGAIN.0).await;
+                // Before the try: who finds it set from now on has a try of his own.
+                owed.store(false, Ordering::SeqCst);
+                if rung(&again) || owed.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+            }
+            owed.store(false, Ordering::SeqCst);
+        });
+    }
+
     /// What a broken peer does: says that it is elsewhere than it is, and wakes both of the other side's tasks.
     #[cfg(test)]
     pub(crate) fn claim(&self, written: u64, read: u64) {
         self.memory.ring(self.side).claim_written(written);
         self.memory.ring(1 - self.side).claim_read(read);
-        wake(&self.bell);
+        self.wake(&self.bell, 0);
     }
 
     /// Changes anything anywhere in the memory.
     #[cfg(test)]
     pub(crate) fn scribble(&self, at: usize, value: u64) {
         self.memory.scribble(at, value);
-        wake(&self.bell);
+        self.wake(&self.bell, 0);
     }
 
     /// Ends it, and wakes whoever waits at either end.
@@ -173,9 +209,11 @@ impl Shared {
     }
 }
 
-/// Wakes who sleeps at the other end. A full socket has woken it already; a closed one is found by its reader.
-fn wake(socket: &impl AsFd) {
-    let _ = SockRef::from(socket).send_with_flags(&[1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+/// Whether a byte went to who sleeps at the other end. A closed socket is found by its reader: it needs none.
+fn rung(socket: &impl AsFd) -> bool {
+    let sent = SockRef::from(socket).send_with_flags(&[1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let later = [libc::EAGAIN, libc::EINTR, libc::ENOBUFS, libc::ENOMEM];
+    !sent.is_err_and(|e| e.raw_os_error().is_some_and(|errno| later.contains(&errno)))
 }
 
 /// Takes wake-ups out of a socket; `Ok(0)`: it is closed at the other end; `WouldBlock`: there is none, and the next one raises readiness.
@@ -197,4 +235,38 @@ fn heard(
         Ok(n)
     });
     taken.map_or(result, Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+
+    use super::*;
+
+    /// The socket takes no byte now, and nobody has been woken by what it has: the wake-up comes all the same.
+    #[tokio::test]
+    async fn a_wake_up_that_the_kernel_did_not_take_comes_later() {
+        let (memory, _) = Memory::create().unwrap();
+        let (bell, ear) = UnixStream::pair().unwrap();
+        let share = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let shared = Shared::new(memory, bell, true, share);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        while rung(&shared.bell) {}
+        shared.memory.ring(0).reader_sleeps();
+        shared.write(&[IoSlice::new(b"bytes")], &tcp).unwrap();
+        let mut place = [0; 4096];
+        ear.readable().await.unwrap();
+        while ear.try_read(&mut place).is_ok() {}
+        let woken = async {
+            loop {
+                ear.readable().await.unwrap();
+                match ear.try_read(&mut place) {
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read.unwrap(),
+                }
+            }
+        };
+        assert_eq!(timeout(Duration::from_secs(60), woken).await.expect("nobody is woken"), 1);
+    }
 }
