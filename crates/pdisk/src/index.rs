@@ -10,7 +10,9 @@ use std::{
     ops::{Bound, RangeInclusive},
 };
 
-use base::{Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripeId, Version, units::UNIT};
+use base::{
+    BlockIndex, Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripeId, Version, units::UNIT,
+};
 use bytes::Bytes;
 use wire::strip::DeleteStrips;
 
@@ -124,6 +126,24 @@ impl Index {
         let strips = prepared.filter_map(|id| Some((*id, self.strips.get(id)?)));
         let above = |s: &Strip| s.prepared.as_ref().is_some_and(|p| p.version > d.highest);
         strips.filter(move |(_, s)| above(s)).map(|(id, s)| (id, s.rsn))
+    }
+
+    /// The part of a delete that is of so many strips, or of one block: it, of how many it is about, and what is left.
+    pub fn part_of_delete(
+        &self,
+        d: DeleteStrips,
+        most: usize,
+    ) -> (DeleteStrips, usize, Option<DeleteStrips>) {
+        let (mut strips, mut last) = (0, d.last);
+        for (id, _) in strips_of(&d).map(|ids| self.strips.range(ids)).into_iter().flatten() {
+            if strips >= most && id.stripe.block > d.first {
+                last = BlockIndex(id.stripe.block.0 - 1);
+                break;
+            }
+            strips += 1;
+        }
+        let later = (last < d.last).then(|| DeleteStrips { first: BlockIndex(last.0 + 1), ..d });
+        (DeleteStrips { last, ..d }, strips, later)
     }
 
     /// Applies the record with number `rsn`. `payload`: the bytes of its inline units.

@@ -2,6 +2,8 @@
 //! All methods may be called from any number of tasks; dropping a future forgets the answer, not the
 //! operation.
 
+use std::collections::VecDeque;
+
 use base::{Grant, GroupId, PoolId, StripId, Version};
 use bytes::Bytes;
 use wire::strip::{
@@ -165,7 +167,8 @@ impl Pdisk {
         self.logged(Some(Op::Seal), batch.len(), change).await?
     }
 
-    /// Removes versions of a file's strips. Durable. Returns how many strips lost a version.
+    /// Removes versions of a file's strips. Durable. Returns how many strips lost a version. Very many go in rounds, between
+    /// which others have the pdisk: dropped there it is half done, as after a crash, and has no answer.
     pub async fn delete(&self, batch: Vec<DeleteStrips>) -> Refused<u64> {
         self.remove(batch, true).await
     }
@@ -176,31 +179,37 @@ impl Pdisk {
     }
 
     async fn remove(&self, batch: Vec<DeleteStrips>, deleted_everywhere: bool) -> Refused<u64> {
-        let change = |store: &Store, state: &mut State| {
-            let mut deleted = 0;
-            for d in &batch {
-                let record = if deleted_everywhere { Record::Delete(*d) } else { Record::Remove(*d) };
-                // What it leaves prepared it has not asked for.
-                let left = state.index.prepared_above(d).filter(|(id, rsn)| state.is_inherited(*id, *rsn));
-                let left: Vec<StripId> = left.map(|(id, _)| id).collect();
-                match store.append(state, &record, Bytes::new(), false) {
-                    Ok((_, n)) => {
-                        if deleted_everywhere {
-                            state.deletes.note(*d);
-                        }
-                        deleted += n;
-                    }
-                    Err(e) => return (0, Err(e)),
-                }
-                for id in left {
-                    if let Some(rsn) = state.index.get(id).map(|s| s.rsn) {
-                        state.left_prepared.insert(id, rsn);
+        let (store, records) = (self.store(), batch.len());
+        let begun = store.stats.begin();
+        // All of it from the first round on: what is late is stored nowhere between them.
+        let mut noted = if deleted_everywhere { batch.clone() } else { Vec::new() };
+        let (mut rest, mut deleted, mut last) = (VecDeque::from(batch), 0, 0);
+        while !rest.is_empty() {
+            let reserve = store.reserve_log(rest.len() as u64 * log_cost(64, 0)).await?;
+            {
+                let mut state = store.lock();
+                noted.drain(..).for_each(|d| state.deletes.note(d));
+                let mut left = store.options.delete_round;
+                while left > 0
+                    && let Some(d) = rest.pop_front()
+                {
+                    let (now, strips, later) = state.index.part_of_delete(d, left);
+                    let (rsn, n) = remove_now(store, &mut state, now, deleted_everywhere)?;
+                    (last, deleted, left) = (rsn, deleted + n, left.saturating_sub(strips));
+                    if let Some(later) = later {
+                        rest.push_front(later);
+                        break;
                     }
                 }
             }
-            (state.rsn, Ok(deleted))
-        };
-        self.logged(Some(Op::Delete), batch.len(), change).await?
+            drop(reserve);
+            if !rest.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+        let durable = store.durable(store.lock(), last).await;
+        begun.done(Op::Delete, records, 0);
+        if durable == Ok(true) { Ok(deleted) } else { Err(StripRefusal::Failed) }
     }
 
     /// The states of strips, each as it durably is. An absent strip has neither version.
@@ -333,6 +342,26 @@ impl Pdisk {
         };
         if durable.await == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
     }
+}
+
+/// One record of a delete: its number, and how many strips lost a version.
+fn remove_now(
+    store: &Store,
+    state: &mut State,
+    d: DeleteStrips,
+    deleted_everywhere: bool,
+) -> Refused<(u64, u64)> {
+    let record = if deleted_everywhere { Record::Delete(d) } else { Record::Remove(d) };
+    // What it leaves prepared it has not asked for.
+    let left = state.index.prepared_above(&d).filter(|(id, rsn)| state.is_inherited(*id, *rsn));
+    let left: Vec<StripId> = left.map(|(id, _)| id).collect();
+    let done = store.append(state, &record, Bytes::new(), false)?;
+    for id in left {
+        if let Some(rsn) = state.index.get(id).map(|s| s.rsn) {
+            state.left_prepared.insert(id, rsn);
+        }
+    }
+    Ok(done)
 }
 
 fn state_of(state: &State, id: StripId) -> StripState {

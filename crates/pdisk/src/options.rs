@@ -138,6 +138,8 @@ pub struct OpenOptions {
     /// Bytes in the data file are flushed together with the record that names them, not before that is written: of programs
     /// from before this was, none may open the pdisk after a crash. See [`crate::Pdisk::flush_together`].
     pub flush_together: bool,
+    /// Strips that a delete looks at before it lets others have the pdisk; the rest follows.
+    pub delete_round: usize,
     /// Verify CRCs of everything read, and answer `Lost` on a mismatch.
     pub verify_reads: bool,
 }
@@ -160,12 +162,14 @@ impl OpenOptions {
             prove_after: Some(Duration::from_millis(100)),
             marks_asked: false,
             flush_together: true,
+            delete_round: 1024,
             verify_reads: false,
         }
     }
     pub(crate) fn check(&self) -> Result<(), PdiskError> {
         range("queues_per_pdisk", self.queues_per_pdisk.into(), 1..=16, "1 to 16")?;
-        range("fast_write_limit", self.fast_write_limit.into(), 0..=MIB, "at most 1 MiB")
+        range("fast_write_limit", self.fast_write_limit.into(), 0..=MIB, "at most 1 MiB")?;
+        range("delete_round", self.delete_round as u64, 1..=u64::MAX, "at least 1")
     }
 }
 

@@ -71,6 +71,7 @@ impl Place {
             fast_write_memory: 256 << 10,
             reserve: Some(0),
             flush_together: !seed.is_multiple_of(3),
+            delete_round: 1,
             ..OpenOptions::new(CLUSTER, PDISK)
         };
         let changes = models.iter().map(|(id, m)| (*id, m.clone())).collect();
