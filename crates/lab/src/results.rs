@@ -120,6 +120,13 @@ pub struct Results {
     cells: File,
 }
 
+impl Drop for Results {
+    fn drop(&mut self) {
+        // Closing it is not enough: a program that another thread forks just now has it too, until its exec.
+        let _ = self.cells.unlock();
+    }
+}
+
 impl Results {
     /// Makes the directory. Nothing is changed if it is there and not empty.
     pub fn create(dir: &Path, run: Run) -> Result<Results, ResultsError> {

@@ -147,7 +147,7 @@ pub(crate) struct Files {
     pub index: [Arc<IoFile>; 2],
     /// Bytes set aside for each of them in this life.
     index_room: Mutex<[u64; 2]>,
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<Lock>>,
 }
 
 /// Bytes of an index file with so many bytes of strips.
@@ -333,7 +333,17 @@ fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
     Ok(())
 }
 
-pub(crate) fn take_lock(dir: &Path) -> Result<File, PdiskError> {
+/// The lock on a pdisk's directory, held.
+pub(crate) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a program that another thread forks just now has it too, until its exec.
+        let _ = self.0.unlock();
+    }
+}
+
+pub(crate) fn take_lock(dir: &Path) -> Result<Lock, PdiskError> {
     let path = dir.join(LOCK);
     let file = FileOptions::new()
         .create(true)
@@ -343,7 +353,7 @@ pub(crate) fn take_lock(dir: &Path) -> Result<File, PdiskError> {
         .open(&path)
         .map_err(PdiskError::io("open", &path))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(std::fs::TryLockError::WouldBlock) => Err(PdiskError::Locked { dir: dir.into() }),
         Err(std::fs::TryLockError::Error(e)) => Err(PdiskError::io("lock", &path)(e)),
     }
@@ -441,6 +451,17 @@ mod tests {
         );
         assert_eq!(hex, expected);
         assert_eq!(Label::decode(&bytes, Path::new("label")).unwrap(), label());
+    }
+
+    /// A forked program has a copy of every descriptor for a moment.
+    #[test]
+    fn a_lock_that_is_given_up_is_free_though_a_copy_of_it_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = take_lock(dir.path()).unwrap();
+        let _forked = lock.0.try_clone().unwrap();
+        assert!(matches!(take_lock(dir.path()), Err(PdiskError::Locked { .. })));
+        drop(lock);
+        take_lock(dir.path()).unwrap();
     }
 
     #[test]

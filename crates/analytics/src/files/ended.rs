@@ -35,31 +35,44 @@ pub struct Ended {
     pub origin: Origin,
 }
 
-/// A history's lock, held. None: somebody has it, or it went with its history. `make`: the history may begin here.
-fn locked(dir: &Path, make: bool) -> io::Result<Option<File>> {
+/// A history's lock, held.
+pub struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a program that another thread forks just now has it too, until its exec.
+        let _ = self.0.unlock();
+    }
+}
+
+/// A history's lock. None: somebody has it, or it went with its history. `make`: the history may begin here.
+fn locked(dir: &Path, make: bool) -> io::Result<Option<Lock>> {
     let mut options = fs::OpenOptions::new();
     let file =
         options.read(true).write(true).create(make).truncate(false).mode(0o600).open(dir.join(LOCK))?;
     match file.try_lock() {
         // One that was opened before it was removed locks nothing.
-        Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
+        Ok(()) => {
+            let lock = Lock(file);
+            Ok((lock.0.metadata()?.nlink() > 0).then_some(lock))
+        }
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-/// Takes a history's directory, which is made, as long as what is returned is open.
-pub fn claim(dir: &Path) -> io::Result<File> {
+/// Takes a history's directory, which is made, as long as what is returned lives.
+pub fn claim(dir: &Path) -> io::Result<Lock> {
     let end = Instant::now() + CLAIM_PATIENCE;
     loop {
         match fs::create_dir_all(dir).and_then(|()| locked(dir, true)) {
-            Ok(Some(mut file)) => {
-                if file.metadata()?.len() == 0 {
+            Ok(Some(mut lock)) => {
+                if lock.0.metadata()?.len() == 0 {
                     let unique =
                         RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
-                    file.write_all(format!("{unique:016x}").as_bytes())?;
+                    lock.0.write_all(format!("{unique:016x}").as_bytes())?;
                 }
-                return Ok(file);
+                return Ok(lock);
             }
             // Who makes room takes the directory away meanwhile.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -109,10 +122,10 @@ fn idle(all: &Path) -> io::Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     for entry in entries.take(HISTORIES_MAX) {
         let dir = entry?.path();
-        let Ok(mut lock) = File::open(dir.join(LOCK)) else { continue };
-        if lock.try_lock_shared().is_ok() {
-            let mut id = String::new();
-            if lock.read_to_string(&mut id).is_ok() {
+        let Ok(file) = File::open(dir.join(LOCK)) else { continue };
+        if file.try_lock_shared().is_ok() {
+            let (mut lock, mut id) = (Lock(file), String::new());
+            if lock.0.read_to_string(&mut id).is_ok() {
                 found.push((dir, id));
             }
         }
@@ -184,6 +197,8 @@ mod tests {
             [true, false, true],
             "b was the oldest idle one"
         );
+        // As a program has it that is forked at this moment.
+        let _forked = writes.0.try_clone().unwrap();
         drop(writes);
         keep_within(&own, 1500).unwrap();
         assert_eq!([&oldest, &newer].map(|dir| dir.exists()), [false, true]);

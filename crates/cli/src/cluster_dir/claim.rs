@@ -19,7 +19,14 @@ use super::{
 pub struct Claim {
     /// The directory, absolute.
     pub path: PathBuf,
-    _marker: fs::File,
+    marker: fs::File,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Closing it is not enough: a program that another thread forks just now has it too, until its exec.
+        let _ = self.marker.unlock();
+    }
 }
 
 impl Claim {
@@ -48,7 +55,7 @@ impl Claim {
             .write_all(b"an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
             .with_context(|| format!("write into {}", path.display()))?;
         let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
-        Ok(Claim { path, _marker: marker })
+        Ok(Claim { path, marker })
     }
 }
 
@@ -178,6 +185,8 @@ mod tests {
         let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
         assert!(error.contains("another `ropewalk up`"), "{error}");
         assert!(dir.path().join("nodes/n1").exists(), "the one at work keeps what it made");
+        // As a program has it that is forked at this moment.
+        let _forked = first.marker.try_clone().unwrap();
         drop(first);
         ClusterDir::claim(dir.path()).unwrap();
         assert!(!dir.path().join("nodes").exists());

@@ -2,7 +2,6 @@
 //! opens it meanwhile; changes nothing.
 
 use std::{
-    fs::File,
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -10,7 +9,7 @@ use std::{
 
 use crate::{
     error::PdiskError,
-    files::{Label, open_direct, read_label, take_lock},
+    files::{Label, Lock, open_direct, read_label, take_lock},
     io::IoFile,
     log::{LOG_RING, ReadAt},
     recover::Image,
@@ -33,7 +32,7 @@ pub(super) struct Offline {
     pub log: Plain,
     crc: Plain,
     index: [Plain; 2],
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Offline {
