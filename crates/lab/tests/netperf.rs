@@ -102,7 +102,8 @@ async fn many_to_many() {
         ttime *= 2;
     }
     let all: BTreeSet<String> = addrs(&servers).iter().flatten().map(|a| a.to_string()).collect();
-    let report = run_until(&controller, &short(Kind::Write), |report| {
+    let write = short(Kind::Write);
+    let report = run_until(&controller, &write, |report| {
         report.by_client.iter().all(|client| {
             let used = client.connections.iter().filter(|c| c.sent > 64 << 10);
             // Each client writes to each server.
