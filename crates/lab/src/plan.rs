@@ -10,7 +10,8 @@
 //! steps = [1, 2, "n"]              # "n" = all that were named; "1..n", "1..8" = each
 //! seconds = 120                    # of each cell
 //! pick = { key = "mtu" }           # optional: the report says what each value of this key of `each` gave; with cross = "size"
-//!                                  # also at which of the sizes one begins to give more than another
+//!                                  # also at which of the sizes one begins to give more than another; with also = ["KEY"]
+//!                                  # the same of other keys, each by itself
 //! [targets]                        # optional; the command line adds to it
 //! devices = ["/dev/nvme0n1"]       # only read
 //! writable = ["/dev/nvme1n1"]      # read and written
@@ -175,6 +176,9 @@ pub struct Plan {
 pub struct Pick {
     /// A key of a series' `each`.
     pub key: String,
+    /// Other such keys, of which the report says the same, each by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
     /// A rule of thumb to be held against it.
     #[serde(default)]
     pub rule: Option<Rule>,

@@ -192,8 +192,8 @@ impl Reader<'_> {
         if let Some(pick) = &file.pick {
             let one = pick.get_ref();
             let keys = [Some(&one.key), one.rule.as_ref().map(|rule| &rule.of), one.cross.as_ref()];
-            let missing =
-                keys.into_iter().flatten().find(|key| !all.iter().any(|s| s.each.contains_key(*key)));
+            let mut keys = keys.into_iter().flatten().chain(&one.also);
+            let missing = keys.find(|key| !all.iter().any(|s| s.each.contains_key(*key)));
             if let Some(key) = missing {
                 return self.fail(pick.span(), format!("no series has {key} in `each`"));
             }

@@ -209,7 +209,7 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         })
         .collect();
     let crossings = crossings(&planned.plan, &gave);
-    let mut choices = choices(&planned.plan, gave);
+    let mut choices = choices(&planned.plan, &gave);
     choices.extend(crossings.iter().map(Crossing::to_string));
     PlanReport { planned: planned.clone(), series, choices, crossings, missing }
 }
