@@ -29,6 +29,9 @@ pub struct Environment {
     pub cpus_allowed: Vec<u32>,
     /// NUMA nodes with memory; 0 where the kernel tells of none.
     pub numa_nodes: u32,
+    /// How devices' addresses are translated: groups of the IOMMU by the kind of their domain (DMA, DMA-FQ, identity); empty
+    /// where it is not used.
+    pub iommu: BTreeMap<String, u32>,
     /// Bytes of memory.
     pub memory: u64,
     /// Network interfaces: speed in Mbit/s and MTU, where told.
@@ -63,11 +66,21 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-fn names(dir: &str) -> Vec<String> {
+fn names(dir: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// Groups by the kind of their domain.
+fn iommu(groups: &Path) -> BTreeMap<String, u32> {
+    let mut kinds = BTreeMap::new();
+    for group in names(groups) {
+        let kind = text(groups.join(group).join("type"));
+        *kinds.entry(if kind.is_empty() { "not told".to_owned() } else { kind }).or_default() += 1;
+    }
+    kinds
 }
 
 impl Environment {
@@ -109,6 +122,7 @@ impl Environment {
                 .iter()
                 .filter(|name| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok()))
                 .count() as u32,
+            iommu: iommu(Path::new("/sys/kernel/iommu_groups")),
             memory: memory.unwrap_or_default() * 1024,
             links: names("/sys/class/net").iter().map(link).collect(),
             disks: names("/sys/block").iter().filter_map(disk).collect(),
@@ -130,5 +144,23 @@ impl Environment {
             let said = String::from_utf8_lossy(&output.stdout);
             self.programs.insert(name.to_owned(), said.lines().next().unwrap_or_default().to_owned());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_the_iommu_are_counted_by_the_kind_of_their_domain() {
+        let place = tempfile::tempdir().unwrap();
+        for (group, kind) in [("0", "DMA-FQ\n"), ("1", "identity\n"), ("2", "DMA-FQ\n"), ("3", "")] {
+            fs::create_dir(place.path().join(group)).unwrap();
+            fs::write(place.path().join(group).join("type"), kind).unwrap();
+        }
+        let found = iommu(place.path());
+        let found: Vec<_> = found.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        assert_eq!(found, [("DMA-FQ", 2), ("identity", 1), ("not told", 1)]);
+        assert!(iommu(&place.path().join("none")).is_empty());
     }
 }

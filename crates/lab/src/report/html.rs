@@ -277,6 +277,8 @@ fn environment_table(page: &mut String, report: &Report) {
     row("CPUs allowed", &e.cpus_allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     row("a thread that never waits gets", &format!("{} of a CPU", percent(machine.cpu_full)));
     row("NUMA nodes", &e.numa_nodes.to_string());
+    let iommu: Vec<String> = e.iommu.iter().map(|(kind, groups)| format!("{groups} x {kind}")).collect();
+    row("IOMMU groups", &if iommu.is_empty() { "none".to_owned() } else { iommu.join(", ") });
     row("memory", &base::units::human_size(e.memory));
     row("memory copied by all CPUs", &show(crate::plan::Figure::Bytes, machine.memory_copy));
     row("load before the run", &e.load.to_string());
