@@ -6,9 +6,11 @@ use std::{fmt, sync::OnceLock};
 use serde::{Deserialize, Serialize};
 
 /// Version of header and messages. Two processes speak the greatest that both know.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 /// The first version whose builds can speak more than one.
 const PROTOCOL_FIRST: u16 = 9;
+/// The version that brought files without a name.
+pub const PROTOCOL_UNNAMED: u16 = 10;
 /// The newest level. What is stored in a new way is stored so only in a cluster whose level says that everybody can read it.
 pub const LEVEL: u16 = 2;
 /// The level of all clusters from before there were levels.

@@ -98,7 +98,7 @@ impl Manager {
 fn kept(change: &Change) -> Vec<InodeNo> {
     let mut inos = match change {
         Change::Create { parent, .. } | Change::CreateAs { parent, .. } => vec![*parent],
-        Change::Link { ino, parent, .. } => vec![*ino, *parent],
+        Change::Link { ino, parent, .. } | Change::LinkUnnamed { ino, parent, .. } => vec![*ino, *parent],
         Change::Unlink { parent, expect, .. } => vec![*parent, expect.unwrap_or_default()],
         Change::Rename { parent, new_parent, expect, .. } => {
             let (from, to) = expect.unwrap_or_default();
@@ -110,6 +110,7 @@ fn kept(change: &Change) -> Vec<InodeNo> {
         Change::CommitWrite { .. }
         | Change::Deallocate { .. }
         | Change::Forget { .. }
+        | Change::CreateUnnamed { .. }
         | Change::Numbers { .. } => Vec::new(),
     };
     inos.retain(|ino| ino.0 > 0);

@@ -20,7 +20,11 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, mut change: Cha
             ns.create_as(ino, parent, &name, new)
         }
         Change::Numbers { count } => ns.grant_numbers(count),
-        Change::Link { ino, parent, name, now } => ns.link(ino, parent, &name, now),
+        Change::CreateUnnamed { parent, mode, uid, gid, now } => {
+            ns.create_unnamed(parent, names::NewInode::file(mode, uid, gid, now))
+        }
+        Change::Link { ino, parent, name, now } => ns.link(ino, parent, &name, now, false),
+        Change::LinkUnnamed { ino, parent, name, now } => ns.link(ino, parent, &name, now, true),
         Change::Unlink { parent, name, directory, open, highest, expect, now } => {
             ns.expect_names(&[(parent, &name, expect)])?;
             ns.unlink(parent, &name, directory, open, highest, now)

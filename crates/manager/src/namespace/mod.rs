@@ -22,6 +22,8 @@ mod rights;
 mod session;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unnamed_tests;
 mod xattr;
 
 pub use self::{

@@ -10,6 +10,7 @@ use wire::mgr::{Change, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
 use super::{
     collect_orphans, end_session,
     tests::{BLOCK, FS, NOW, Stage, create, made, rename, truncate, unlink, write_blocks},
+    unnamed_tests::{linked, unnamed},
 };
 use crate::keys;
 
@@ -29,7 +30,8 @@ struct Node {
 #[derive(Clone, Debug)]
 enum Step {
     Create(usize, usize, FileKind),
-    Link(usize, usize, usize),
+    CreateUnnamed(usize),
+    Link(usize, usize, usize, bool),
     Unlink(usize, usize, bool, bool),
     Rename { from: (usize, usize), to: (usize, usize), flags: u8, open: bool },
     Truncate(usize, u64),
@@ -46,7 +48,9 @@ fn steps() -> impl Strategy<Value = Step> {
     let (dir, name, ino) = (0..64usize, 0..5usize, 0..64usize);
     prop_oneof![
         6 => (dir.clone(), name.clone(), kind).prop_map(|(d, n, k)| Step::Create(d, n, k)),
-        2 => (ino.clone(), dir.clone(), name.clone()).prop_map(|(i, d, n)| Step::Link(i, d, n)),
+        2 => dir.clone().prop_map(Step::CreateUnnamed),
+        3 => (ino.clone(), dir.clone(), name.clone(), any::<bool>())
+            .prop_map(|(i, d, n, unnamed)| Step::Link(i, d, n, unnamed)),
         3 => (dir.clone(), name.clone(), any::<bool>(), any::<bool>())
             .prop_map(|(d, n, dir, open)| Step::Unlink(d, n, dir, open)),
         6 => (dir.clone(), name.clone(), dir, name.clone(), 0..4u8, any::<bool>())
@@ -133,7 +137,7 @@ impl Model {
             }
         }
     }
-    fn link(&mut self, ino: InodeNo, dir: InodeNo, name: &str) -> Expect {
+    fn link(&mut self, ino: InodeNo, dir: InodeNo, name: &str, unnamed: bool) -> Expect {
         self.dir(dir, true)?;
         let node = self.nodes.get(&ino).ok_or(ENOENT)?.clone();
         if self.nodes[&dir].children.contains_key(name.as_bytes()) {
@@ -141,7 +145,8 @@ impl Model {
         }
         match node.kind {
             FileKind::Directory => return Err(EPERM),
-            _ if node.nlink == 0 => return Err(ENOENT),
+            // The session says which it made without a name; the model's holds all that have none.
+            _ if node.nlink == 0 && !unnamed => return Err(ENOENT),
             _ => {}
         }
         self.at(ino).nlink += 1;
@@ -259,10 +264,26 @@ fn run_step(
             *last = Some((op, create(dir, name, kind), outcome));
             return;
         }
-        Step::Link(i, d, n) => {
+        Step::CreateUnnamed(d) => {
+            let dir = model.pick(d);
+            let outcome = stage.change(unnamed(dir));
+            match model.dir(dir, true) {
+                Ok(_) => {
+                    let ino = made(outcome.clone());
+                    assert!(!model.known.contains(&ino), "numbers are never used again");
+                    model.known.push(ino);
+                    let node = Node { nlink: 0, open: true, parent: dir, ..Model::node(FileKind::File) };
+                    model.nodes.insert(ino, node);
+                }
+                Err(errno) => assert_eq!(outcome.clone().err(), Some(MgrError::Errno(errno))),
+            }
+            *last = Some((OpId { slot: 0, seq: stage.seq }, unnamed(dir), outcome));
+            return;
+        }
+        Step::Link(i, d, n, unnamed) => {
             let (ino, parent) = (model.pick(i), model.pick(d));
             let name = NAMES[n];
-            (Change::Link { ino, parent, name: name.into(), now: NOW }, model.link(ino, parent, name))
+            (linked(ino, parent, name, unnamed), model.link(ino, parent, name, unnamed))
         }
         Step::Unlink(d, n, directory, open) => {
             let dir = model.pick(d);

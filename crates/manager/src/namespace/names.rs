@@ -1,4 +1,4 @@
-//! Names: create, link, unlink.
+//! Names: create, link, unlink; and files made without one.
 
 use base::{InodeNo, Version};
 use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
@@ -9,7 +9,11 @@ use super::{
     dir::{self, check_name, is_dot},
     errno, inode,
 };
-use crate::{keys::Inode, last_names};
+use crate::{
+    keys::{self, Inode},
+    last_names,
+    store::Read,
+};
 
 const S_ISGID: u16 = 0o2000;
 
@@ -22,6 +26,41 @@ pub(super) struct NewInode {
     pub rdev: u32,
     pub target: Vec<u8>,
     pub now: Timestamp,
+}
+
+impl NewInode {
+    /// An empty file.
+    pub fn file(mode: u16, uid: u32, gid: u32, now: Timestamp) -> NewInode {
+        NewInode { kind: FileKind::File, mode, uid, gid, rdev: 0, target: Vec::new(), now }
+    }
+
+    /// The record of one that is made in a directory.
+    fn record(&self, parent: InodeNo, dir: &Inode) -> Inode {
+        let is_dir = self.kind == FileKind::Directory;
+        let mut inode = Inode {
+            kind: self.kind,
+            mode: if self.kind == FileKind::Symlink { 0o777 } else { self.mode & 0o7777 },
+            uid: self.uid,
+            gid: self.gid,
+            nlink: if is_dir { 2 } else { 1 },
+            rdev: self.rdev,
+            atime: self.now,
+            mtime: self.now,
+            ctime: self.now,
+            btime: self.now,
+            pool: dir.pool,
+            block_size: dir.block_size,
+            parent,
+            ..Inode::default()
+        };
+        if dir.mode & S_ISGID != 0 {
+            inode.gid = dir.gid;
+            if is_dir {
+                inode.mode |= S_ISGID;
+            }
+        }
+        inode
+    }
 }
 
 impl Editor<'_, '_> {
@@ -121,28 +160,7 @@ impl Editor<'_, '_> {
         if is_dir && dir.nlink >= NLINK_MAX {
             return errno(EMLINK);
         }
-        let mut inode = Inode {
-            kind: new.kind,
-            mode: if new.kind == FileKind::Symlink { 0o777 } else { new.mode & 0o7777 },
-            uid: new.uid,
-            gid: new.gid,
-            nlink: if is_dir { 2 } else { 1 },
-            rdev: new.rdev,
-            atime: new.now,
-            mtime: new.now,
-            ctime: new.now,
-            btime: new.now,
-            pool: dir.pool,
-            block_size: dir.block_size,
-            parent,
-            ..Inode::default()
-        };
-        if dir.mode & S_ISGID != 0 {
-            inode.gid = dir.gid;
-            if is_dir {
-                inode.mode |= S_ISGID;
-            }
-        }
+        let mut inode = new.record(parent, &dir);
         if new.kind == FileKind::Symlink {
             inode.size = new.target.len() as u64;
             self.put_body(ino, &new.target);
@@ -154,6 +172,24 @@ impl Editor<'_, '_> {
         Ok(MgrReply::Created { attr: Box::new(inode::attr(ino, &inode)), new: true })
     }
 
+    /// See [`wire::mgr::Change::CreateUnnamed`].
+    pub(super) fn create_unnamed(&mut self, parent: InodeNo, new: NewInode) -> Op<MgrReply> {
+        let dir = self.linked_dir(parent)?;
+        if self.fs.full {
+            return errno(ENOSPC);
+        }
+        let ino = self.new_ino()?;
+        let inode = Inode { nlink: 0, ..new.record(parent, &dir) };
+        self.put(ino, &inode);
+        keys::write(self.txn, self.own_orphan(ino), &keys::OrphanRecord {});
+        Ok(MgrReply::Created { attr: Box::new(inode::attr(ino, &inode)), new: true })
+    }
+
+    /// Where it says that this session holds open what has no name.
+    fn own_orphan(&self, ino: InodeNo) -> Vec<u8> {
+        keys::orphan_key(self.actor.session, self.fs.fs, ino)
+    }
+
     /// Stores a directory whose entries have changed.
     pub(super) fn touch_dir(&mut self, ino: InodeNo, mut dir: Inode, entries: i64, now: Timestamp) {
         dir.entries = dir.entries.saturating_add_signed(entries);
@@ -162,12 +198,14 @@ impl Editor<'_, '_> {
         self.put(ino, &dir);
     }
 
+    /// Another name; `unnamed`: or the first one of what this session made without.
     pub(super) fn link(
         &mut self,
         ino: InodeNo,
         parent: InodeNo,
         name: &[u8],
         now: Timestamp,
+        unnamed: bool,
     ) -> Op<MgrReply> {
         check_name(name)?;
         let dir = self.linked_dir(parent)?;
@@ -177,10 +215,15 @@ impl Editor<'_, '_> {
         }
         match inode.kind {
             FileKind::Directory => return errno(EPERM),
-            _ if inode.nlink == 0 => return errno(ENOENT),
+            _ if inode.nlink == 0 && !(unnamed && self.txn.get(&self.own_orphan(ino))?.is_some()) => {
+                return errno(ENOENT);
+            }
             _ if inode.nlink >= NLINK_MAX => return errno(EMLINK),
             _ if self.fs.full => return errno(ENOSPC),
             kind => self.insert_entry(parent, name, ino, kind)?,
+        }
+        if inode.nlink == 0 {
+            self.txn.delete(self.own_orphan(ino));
         }
         inode.nlink += 1;
         inode.parent = parent;

@@ -61,18 +61,14 @@ impl Editor<'_, '_> {
                 if *existing_ok && self.named(*parent, name)?.is_some() {
                     return granted(who.may(owned(&dir), SEARCH), EACCES);
                 }
-                granted(who.may(owned(&dir), WRITE | SEARCH), EACCES)?;
-                let Who::Program(by) = who else { return errno(EPERM) };
-                granted(!matches!(kind, FileKind::CharDevice | FileKind::BlockDevice), EPERM)?;
-                (*uid, *gid) = (by.uid, by.gid);
-                if *kind != FileKind::Directory && dir.mode & S_ISGID != 0 && !who.is_in(dir.gid) {
-                    *mode &= !S_ISGID;
-                }
-                Ok(())
+                self.may_make(&dir, *kind, mode, (uid, gid))
+            }
+            Change::CreateUnnamed { parent, mode, uid, gid, .. } => {
+                self.may_make(&self.get(*parent)?, FileKind::File, mode, (uid, gid))
             }
             // What a squashed machine's programs may do is asked before it is done.
             Change::CreateAs { .. } | Change::Numbers { .. } => errno(EPERM),
-            Change::Link { parent, .. } => self.may_name(*parent, &[]),
+            Change::Link { parent, .. } | Change::LinkUnnamed { parent, .. } => self.may_name(*parent, &[]),
             Change::Unlink { parent, name, .. } => self.may_name(*parent, &[name]),
             Change::Rename { parent, name, new_parent, new_name, .. } => {
                 self.may_name(*parent, &[name])?;
@@ -130,6 +126,25 @@ impl Editor<'_, '_> {
             // An open inode without a name is the session's own.
             Change::Forget { .. } => Ok(()),
         }
+    }
+
+    /// Whether it may be made in a directory; it belongs to who makes it.
+    fn may_make(
+        &self,
+        dir: &Inode,
+        kind: FileKind,
+        mode: &mut u16,
+        (uid, gid): (&mut u32, &mut u32),
+    ) -> Op<()> {
+        let who = self.actor.who;
+        granted(who.may(owned(dir), WRITE | SEARCH), EACCES)?;
+        let Who::Program(by) = who else { return errno(EPERM) };
+        granted(!matches!(kind, FileKind::CharDevice | FileKind::BlockDevice), EPERM)?;
+        (*uid, *gid) = (by.uid, by.gid);
+        if kind != FileKind::Directory && dir.mode & S_ISGID != 0 && !who.is_in(dir.gid) {
+            *mode &= !S_ISGID;
+        }
+        Ok(())
     }
 
     /// Only root gives a file away; its owner may give it to a group of his.

@@ -42,7 +42,7 @@ impl Stage {
         stage
     }
 
-    fn begin_session(&mut self, id: u64) {
+    pub fn begin_session(&mut self, id: u64) {
         self.session = SessionId(id);
         let record = SessionRecord { fs: FS, grant: Grant(id), ..SessionRecord::default() };
         self.txn(|txn| keys::write(txn, keys::session_key(SessionId(id)), &record));

@@ -168,6 +168,10 @@ impl Stage {
     }
 }
 
+fn unnamed(parent: InodeNo) -> Change {
+    Change::CreateUnnamed { parent, mode: 0o600, uid: 0, gid: 0, now: Default::default() }
+}
+
 /// 0, or the number of the refusal.
 fn outcome(reply: &MgrReply) -> i32 {
     match reply {
@@ -217,6 +221,7 @@ async fn each_kind_of_change_by_each_kind_of_program() {
             // Opened by its name: who may look it up.
             (open(create(d, "f", FileKind::File)), [0; 4]),
             (open(create(d, "opened", FileKind::File)), writers),
+            (unnamed(d), writers),
             (link(f, d, "again"), writers),
             (unlink(d, "g"), writers),
             (rename(d, "again", sticky), [EACCES, 0, 0, EACCES]),
@@ -339,6 +344,7 @@ async fn who_lies_about_who_asks_is_still_not_root() {
             (xattr(private, b"user.a"), EACCES),
             (create(InodeNo::ROOT, "new", FileKind::File), EACCES),
             (create(closed, "new", FileKind::File), EACCES),
+            (unnamed(closed), EACCES),
             (link(seen, closed, "mine"), EACCES),
             (unlink(InodeNo::ROOT, "private"), EACCES),
             (unlink(closed, "x"), EACCES),

@@ -22,6 +22,9 @@ pub enum LinkError {
     /// No answer in time.
     #[error("no answer of the manager in time")]
     Timeout,
+    /// It speaks a version of the protocol that does not have the request, which was not sent.
+    #[error("{0}")]
+    TooOld(String),
     /// The manager refused.
     #[error(transparent)]
     Refused(#[from] MgrError),
@@ -74,6 +77,7 @@ impl ManagerLink for NetManager {
                 session,
                 epoch,
                 idempotent,
+                since: request.since(),
                 ..Call::new(Service::Manager, 0, body.clone(), deadline)
             };
             match managers.ask(&endpoint, make).await {
@@ -81,6 +85,9 @@ impl ManagerLink for NetManager {
                 Ok(reply) => Ok(reply),
                 Err(AskError::Call(CallError::Deadline)) => Err(LinkError::Timeout),
                 Err(AskError::Protocol) => Err(LinkError::Protocol),
+                Err(AskError::Call(error @ CallError::TooOld { .. })) => {
+                    Err(LinkError::TooOld(error.to_string()))
+                }
                 Err(error) => Err(LinkError::Unreachable(error.to_string())),
             }
         })

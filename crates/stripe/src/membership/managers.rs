@@ -151,6 +151,8 @@ impl Managers {
                         return Ok(reply);
                     }
                 },
+                // The next would send back to it.
+                Err(error @ CallError::TooOld { .. }) => return Err(error.into()),
                 Err(error) => {
                     silent += 1;
                     let next = others > 0 && self.leave(&asked);

@@ -161,10 +161,11 @@ impl Change {
         match self {
             Change::Create { parent, .. }
             | Change::CreateAs { parent, .. }
+            | Change::CreateUnnamed { parent, .. }
             | Change::Unlink { parent, .. } => {
                 vec![*parent]
             }
-            Change::Link { ino, parent, .. } => vec![*ino, *parent],
+            Change::Link { ino, parent, .. } | Change::LinkUnnamed { ino, parent, .. } => vec![*ino, *parent],
             Change::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
             Change::SetAttr { ino, .. }
             | Change::CommitWrite { ino, .. }

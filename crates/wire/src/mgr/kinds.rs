@@ -1,6 +1,7 @@
-//! What kinds of requests there are, for statistics.
+//! What kinds of requests there are: for statistics, and which versions of the protocol have them.
 
-use super::MgrRequest;
+use super::{Change, MgrRequest};
+use crate::version::PROTOCOL_UNNAMED;
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
@@ -74,5 +75,55 @@ impl MgrRequest {
     /// The name of the kind with which an encoded request begins.
     pub fn name_of(number: u8) -> &'static str {
         Self::NAMES.get(usize::from(number)).copied().unwrap_or("other")
+    }
+
+    /// The first version of the protocol that has it; 0: all have.
+    pub fn since(&self) -> u16 {
+        match self {
+            MgrRequest::Mutate { change, .. } => change.since(),
+            MgrRequest::MutateMany { changes } => {
+                changes.iter().map(|(_, change)| change.since()).max().unwrap_or_default()
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Change {
+    fn since(&self) -> u16 {
+        match self {
+            Change::CreateUnnamed { .. } | Change::LinkUnnamed { .. } => PROTOCOL_UNNAMED,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::InodeNo;
+
+    use super::*;
+    use crate::mgr::{OpId, Timestamp};
+
+    /// FORMAT.md "Messages".
+    #[test]
+    fn golden_changes_of_files_without_a_name() {
+        let (now, parent) = (Timestamp { secs: 5, nanos: 7 }, InodeNo::ROOT);
+        let made = Change::CreateUnnamed { parent, mode: 0o600, uid: 10, gid: 20, now };
+        let named = Change::LinkUnnamed { ino: InodeNo(9), parent, name: b"f".to_vec(), now };
+        let bytes = |change: &Change| postcard::to_allocvec(change).unwrap_or_default();
+        assert_eq!(bytes(&made), [12, 1, 0x80, 3, 10, 20, 10, 7]);
+        assert_eq!(bytes(&named), [13, 9, 1, 1, b'f', 10, 7]);
+        let numbers = Change::Numbers { count: 1 };
+        let once = |change: Change| MgrRequest::Mutate { op: OpId::default(), change, hold: false, by: None };
+        let many = |changes: [Change; 2]| MgrRequest::MutateMany {
+            changes: changes.into_iter().map(|change| (OpId::default(), change)).collect(),
+        };
+        assert_eq!((once(made.clone()).since(), once(numbers.clone()).since()), (10, 0));
+        assert_eq!(
+            (many([numbers.clone(), named]).since(), many([numbers.clone(), numbers]).since()),
+            (10, 0)
+        );
+        assert_eq!(MgrRequest::GetMap.since(), 0);
     }
 }

@@ -322,4 +322,30 @@ pub enum Change {
         /// How many: 1 to [`NUMBERS_MAX`].
         count: u32,
     },
+    /// A new file without a name (O_TMPFILE), held open by the session: it is reclaimed with [`Change::Forget`] or the session's
+    /// end, unless [`Change::LinkUnnamed`] has given it a name. Answered by [`super::MgrReply::Created`].
+    CreateUnnamed {
+        /// The directory that it would be in: pool, group and rights are as of a file made there.
+        parent: InodeNo,
+        /// Permission bits, umask applied.
+        mode: u16,
+        /// Owner.
+        uid: u32,
+        /// Group (the setgid rule of directories is applied by the manager).
+        gid: u32,
+        /// When.
+        now: Timestamp,
+    },
+    /// The first name of a file that this session made without one. Otherwise as [`Change::Link`], which is refused (ENOENT) for
+    /// what has no name: of what has lost its last one, nobody makes another.
+    LinkUnnamed {
+        /// The file.
+        ino: InodeNo,
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+        /// When.
+        now: Timestamp,
+    },
 }
