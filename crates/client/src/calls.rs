@@ -19,7 +19,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
 
-use crate::{ahead::Log, caller, error::Errno, parts::Manager};
+use crate::{
+    ahead::Log,
+    caller,
+    error::{CallError, Errno},
+    parts::Manager,
+};
 
 /// Most changes in one message.
 pub(crate) const MANY_MAX: usize = 64;
@@ -223,6 +228,7 @@ impl Calls {
                 .any(|outcome| matches!(outcome, Ok(MgrReply::Error(error)) | Err(error) if open(error))),
             _ => false,
         };
+        let mut sent = false;
         loop {
             if self.dead() {
                 return Err(Errno::EIO);
@@ -233,8 +239,12 @@ impl Calls {
                 }
                 Ok(MgrReply::Error(error)) => return Err(self.errno(error)),
                 Ok(reply) => return Ok(reply),
+                Err(CallError::TooOld(_)) if !sent => return Err(Errno::EOPNOTSUPP),
+                // A newer manager, which is no more, may have carried it out.
+                Err(CallError::TooOld(_)) => return Err(Errno::EIO),
                 Err(error) => tracing::warn!(%error, "a change was not answered; it is sent again"),
             }
+            sent = true;
             self.alive(tokio::time::sleep(AGAIN)).await?;
         }
     }

@@ -14,6 +14,7 @@
 //! | truncate (`SetAttr` with a size), punch (`Deallocate`) | the file's token, its `io` and `commit` locks are held and no block of it is written; after the deadline reads and fsync wait too ([`FileState::changing`]) | blocks are forgotten with the manager's answer, never kept beside it; writes come after it |
 //! | `CommitWrite` of one file, or of many | the `commit` lock is held; blocks stay `pending`, sizes and times uncommitted | a later commit cannot be overtaken by a late copy; fsync waits for the lock |
 //! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::names::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
+//! | create without a name | an orphan of this session | when the answer is here it is given up if nobody waits; it goes with the session in any case |
 //! | `Forget` of an unlinked file | sent again; what is forgotten twice is gone | nothing is known of the inode here; the manager forgets orphans of ended sessions by itself |
 //! | `Reserve` | room may be granted that is not known here | the next question says what is held, and the manager counts that |
 //! | `Acquire` of a token | the token is not used; the manager may think it is held | a recall of it is answered with what is held; the next grant has a higher number |

@@ -157,7 +157,26 @@ impl Client {
         self.core.carry_out(async move { core.create_now(change).await }).await
     }
 
-    /// Another name for a file.
+    /// A new file without a name, opened. Without one it goes with its last handle, or with the session; `linkable`: [`Client::link`]
+    /// may give it one, as long as it has had none.
+    #[expect(clippy::too_many_arguments, reason = "as with `create`")]
+    pub async fn create_unnamed(
+        &self,
+        parent: InodeNo,
+        mode: u16,
+        uid: u32,
+        gid: u32,
+        linkable: bool,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), Errno> {
+        let (core, now) = (self.core.clone(), now());
+        let change = Change::CreateUnnamed { parent, mode, uid, gid, now };
+        let work = async move { core.create_unnamed_now(change, linkable, flags).await };
+        let (attr, opening) = self.core.carry_out(work).await?;
+        Ok((attr, opening.handle().ok_or(Errno::ENFILE)?))
+    }
+
+    /// Another name for a file, or the first one of a file made without.
     pub async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
         let (core, name) = (self.core.clone(), name.to_vec());

@@ -53,6 +53,9 @@ pub enum CallError {
     /// No answer before the deadline.
     #[error("the manager did not answer in time: {0}")]
     Deadline(String),
+    /// Its version of the protocol does not have it: it was not sent.
+    #[error("{0}")]
+    TooOld(String),
     /// It answered something that does not belong to the question.
     #[error("unexpected answer to {0}")]
     Unexpected(&'static str),

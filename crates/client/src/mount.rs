@@ -343,6 +343,9 @@ impl Manager for MemberCalls {
                     }
                     Err(LinkError::Refused(error)) => return Ok(MgrReply::Error(error)),
                     Err(LinkError::Protocol) => return Err(CallError::Unexpected("a request")),
+                    // An earlier copy may have been carried out by a newer manager.
+                    Err(LinkError::TooOld(why)) if again => return Err(CallError::Deadline(why)),
+                    Err(LinkError::TooOld(why)) => return Err(CallError::TooOld(why)),
                     Err(error) if !repeatable || Instant::now() + CALL_PAUSE >= deadline => {
                         return Err(CallError::Deadline(error.to_string()));
                     }

@@ -1,23 +1,30 @@
-//! Opening and closing files.
+//! Opening and closing files; and making them without a name.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use base::InodeNo;
-use wire::token::{Need, Token, TokenMode};
+use wire::{
+    mgr::{Attr, Change, MgrReply},
+    token::{Need, Token, TokenMode},
+};
 
-use super::handle::{Handle, OpenFile, OpenFlags};
-use crate::{core::Core, error::Errno};
+use super::{
+    handle::{Handle, OpenFile, OpenFlags},
+    inode::Inode,
+    state::FileState,
+};
+use crate::{calls::unexpected, core::Core, error::Errno};
 
 /// A file that counts as open and has no handle yet. Without one it is closed again, also if who opens it goes away.
-struct Opening<'a> {
-    core: &'a Arc<Core>,
+pub(crate) struct Opening {
+    core: Arc<Core>,
     file: Arc<OpenFile>,
     has_handle: bool,
 }
 
-impl Opening<'_> {
+impl Opening {
     /// Gives it its handle; none if there are as many as may be.
-    fn handle(mut self) -> Option<Handle> {
+    pub fn handle(mut self) -> Option<Handle> {
         let max = self.core.tunables.handles_max as usize;
         let handle = self.core.handles.add(self.file.clone(), max);
         self.has_handle = handle.is_some();
@@ -25,12 +32,17 @@ impl Opening<'_> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for Opening {
     fn drop(&mut self) {
         if !self.has_handle {
             self.core.closed(&self.file);
         }
     }
+}
+
+/// What is held while it is being opened. What can be mapped for writing is held whole or not at all.
+fn need_to_open(flags: OpenFlags) -> Need {
+    if flags.truncate || flags.read && flags.write { Need::Write } else { Need::Size }
 }
 
 impl Core {
@@ -39,22 +51,10 @@ impl Core {
         Core::check_file(self.getattr(ino).await?.kind)?;
         let inode = self.inode(ino);
         let shared = self.whole().is_none();
-        let mappable = flags.read && flags.write;
-        let need = if flags.truncate || mappable { Need::Write } else { Need::Size };
-        let _hold = self.hold(&inode, need).await?;
-        let failures_seen = AtomicU64::new(inode.lock().failures.count());
-        let file = OpenFile { inode, flags, shared, failures_seen, reader: Default::default() };
-        let inode = file.inode.clone();
-        let opening = {
-            // From here on the inode stays in memory, and unlinked until the handle is released.
-            let mut state = inode.lock();
-            if state.gone && !state.opens.any() {
-                // It was removed since it was looked for; whoever did that may forget it any moment.
-                return Err(Errno::ENOENT);
-            }
-            state.opens.add(file.is_wide());
-            Opening { core: self, file: Arc::new(file), has_handle: false }
-        };
+        let _hold = self.hold(&inode, need_to_open(flags)).await?;
+        // Else it was removed since it was looked for; whoever did that may forget it any moment.
+        let usable = |state: &mut FileState| !state.gone || state.opens.any();
+        let opening = self.opening(&inode, flags, shared, usable).ok_or(Errno::ENOENT)?;
         if flags.truncate {
             self.truncate(&inode, 0).await?;
         }
@@ -62,6 +62,47 @@ impl Core {
             self.drop_privileges(&inode);
         }
         opening.handle().ok_or(Errno::ENFILE)
+    }
+
+    /// Makes what [`Change::CreateUnnamed`] says.
+    pub async fn create_unnamed_now(
+        self: &Arc<Core>,
+        change: Change,
+        linkable: bool,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Opening), Errno> {
+        let inode = match self.calls.mutate(change).await? {
+            MgrReply::Created { attr, .. } => self.inode(self.changed_attr(*attr, None).ino),
+            other => return Err(unexpected("CreateUnnamed", &other)),
+        };
+        let begin = |state: &mut FileState| {
+            state.made_unnamed(linkable);
+            true
+        };
+        // Before its token is asked for: what is given back of that does not end it. If it fails it is closed, and given up.
+        let shared = self.whole().is_none();
+        let opening = self.opening(&inode, flags, shared, begin).ok_or(Errno::EIO)?;
+        let _hold = self.hold(&inode, need_to_open(flags)).await?;
+        let attr = inode.lock().visible();
+        Ok((self.made(attr), opening))
+    }
+
+    /// Counts an inode as open, if `may` says so: from then on it stays in memory, and if unlinked, there, until it is closed.
+    pub fn opening(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+        shared: bool,
+        may: impl FnOnce(&mut FileState) -> bool,
+    ) -> Option<Opening> {
+        let mut state = inode.lock();
+        let failures_seen = state.failures.count().into();
+        let file =
+            OpenFile { inode: inode.clone(), flags, shared, failures_seen, reader: Default::default() };
+        may(&mut state).then(|| {
+            state.opens.add(file.is_wide());
+            Opening { core: self.clone(), file: Arc::new(file), has_handle: false }
+        })
     }
 
     /// See [`crate::Client::release`].

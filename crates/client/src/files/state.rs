@@ -54,6 +54,8 @@ pub(crate) struct FileState {
     pub gone: bool,
     /// Since then nobody else has it open, as is surely known, or has any use for what is changed of it here.
     pub unshared: bool,
+    /// It was made here without a name, and may get its first one.
+    pub unnamed: bool,
     /// Several changes of its names were under way at once: which answer tells how many it has is not known.
     pub links_unsure: bool,
     /// The right to all of this.
@@ -117,6 +119,7 @@ impl FileState {
             kind_known: false,
             gone: false,
             unshared: false,
+            unnamed: false,
             links_unsure: false,
             token,
             linger: Linger::default(),
@@ -144,6 +147,17 @@ impl FileState {
     /// Somebody has said of what kind it is; that never changes.
     pub fn learn_kind(&mut self, kind: FileKind) {
         (self.special, self.kind_known) = (kind != FileKind::File, true);
+    }
+
+    /// It was made without a name, and is about to be opened; `linkable`: it may get one. Nobody else knows it.
+    pub fn made_unnamed(&mut self, linkable: bool) {
+        (self.gone, self.unshared, self.unnamed) = (true, true, linkable);
+        self.token.opened();
+    }
+
+    /// It has got its first name.
+    pub fn named(&mut self) {
+        (self.gone, self.unshared, self.unnamed) = (false, false, false);
     }
 
     /// Whether what is changed of it is of no use to anybody: it has neither a name nor a handle, here or elsewhere.

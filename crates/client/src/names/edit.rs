@@ -14,7 +14,7 @@ use crate::{
     calls::unexpected,
     core::{Core, now},
     error::Errno,
-    files::touch::Touched,
+    files::{handle::OpenFlags, touch::Touched},
 };
 
 impl Core {
@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// Nothing of what was made here and is held can be on the pdisks that is not known here.
-    pub(super) fn made(self: &Arc<Core>, attr: Attr) -> Attr {
+    pub fn made(self: &Arc<Core>, attr: Attr) -> Attr {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
         state.born_here = state.token.mode() == TokenMode::Write;
@@ -70,10 +70,19 @@ impl Core {
             FileKind::File => Some(self.hold(&inode, Need::Write).await?),
             _ => None,
         };
-        let now = now();
-        let change = Change::Link { ino, parent, name: name.to_vec(), now };
+        // Made without a name it is open until the answer is here: what is closed without one is given up.
+        let (flags, shared) = (OpenFlags::default(), self.whole().is_none());
+        let unnamed = self.opening(&inode, flags, shared, |state| state.unnamed && state.opens.any());
+        let (now, name_kept) = (now(), name.to_vec());
+        let change = match unnamed {
+            Some(_) => Change::LinkUnnamed { ino, parent, name: name_kept, now },
+            None => Change::Link { ino, parent, name: name_kept, now },
+        };
         let changing = self.change(&[(parent, name)], &[ino]);
         let reply = self.calls.mutate(change).await;
+        if unnamed.is_some() && reply.is_ok() {
+            inode.lock().named();
+        }
         changing.file_changed(&reply);
         let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, 0));
         match reply? {

@@ -177,6 +177,11 @@ impl Cell {
         self.asking = false;
     }
 
+    /// It is open here before any grant came: that much stays when one is not used.
+    pub fn opened(&mut self) {
+        self.held.mode = self.held.mode.max(TokenMode::Open);
+    }
+
     /// Whether what was given up meanwhile may be newer than what a grant that comes now says.
     pub fn is_outdated(&self) -> bool {
         self.outdated
@@ -310,6 +315,17 @@ mod tests {
         assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 3));
         assert!(!cell.enter_late(Need::Read));
         assert_eq!(cell.closed(INO), Some(token(TokenMode::None, 3)));
+    }
+
+    #[test]
+    fn what_is_open_before_its_first_grant_stays_open_without_it() {
+        let mut cell = Cell::default();
+        cell.opened();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert_eq!(cell.unused(&token(TokenMode::Write, 5)), token(TokenMode::Open, 5));
+        let mut whole = Cell::whole(Grant(3));
+        whole.opened();
+        assert_eq!(whole.mode(), TokenMode::Write);
     }
 
     #[test]

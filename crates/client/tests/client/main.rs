@@ -19,3 +19,4 @@ mod session_end;
 mod short_writes;
 mod streams;
 mod unanswered;
+mod unnamed;

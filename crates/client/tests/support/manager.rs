@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::SeqCst},
     },
     time::Instant,
 };
@@ -65,6 +65,8 @@ pub struct FakeManager {
     pub which: Mutex<fn(&MgrRequest) -> bool>,
     /// How many answers are kept from arriving.
     pub kept_back: AtomicU64,
+    /// The version of the protocol that it speaks.
+    pub speaks: AtomicU16,
 }
 
 /// One session's way to it.
@@ -77,6 +79,9 @@ impl Manager for Session {
     fn call(&self, request: MgrRequest, _: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
+            if request.since() > self.manager.speaks.load(SeqCst) {
+                return Err(CallError::TooOld("too old".into()));
+            }
             let link = matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
             if self.manager.loses(self.number, &request) {
                 return Err(CallError::Deadline("lost".into()));
@@ -102,11 +107,10 @@ fn errno(number: i32) -> MgrReply {
 
 impl FakeManager {
     pub fn new(blocks: Arc<FakeBlocks>, block_size: u32) -> FakeManager {
-        let state = State { next: 2, ..State::default() };
         FakeManager {
             blocks,
             block_size,
-            state: Mutex::new(state),
+            state: Mutex::new(State { next: 2, ..State::default() }),
             below: AtomicU64::new(0),
             room: AtomicU64::new(u64::MAX / 2),
             grants_part: AtomicBool::new(false),
@@ -122,6 +126,7 @@ impl FakeManager {
             on_their_way: tokio::sync::RwLock::new(()),
             which: Mutex::new(|_| false),
             kept_back: AtomicU64::new(0),
+            speaks: AtomicU16::new(wire::version::PROTOCOL_VERSION),
         }
     }
 
@@ -300,6 +305,7 @@ impl FakeManager {
     }
 
     fn apply(&self, state: &mut State, change: Change) -> MgrReply {
+        let least = u32::from(!matches!(change, Change::LinkUnnamed { .. }));
         match change {
             Change::Create { parent, name, kind, mode, uid, gid, now, existing_ok, .. } => {
                 if let Some(ino) = state.names.get(&(parent, name.clone())) {
@@ -310,7 +316,7 @@ impl FakeManager {
                 }
                 let ino = InodeNo(state.next);
                 state.next += 1;
-                self.add(state, ino, (parent, name), (kind, mode, uid, gid, now))
+                self.add(state, ino, Some((parent, name)), (kind, mode, uid, gid, now))
             }
             Change::Numbers { count } => {
                 let first = InodeNo(state.next);
@@ -325,15 +331,21 @@ impl FakeManager {
                 assert!(!state.names.contains_key(&(parent, name.clone())), "{ino} is made twice");
                 state.numbers.start = ino.0 + 1;
                 state.told.push(name.clone());
-                self.add(state, ino, (parent, name), (kind, mode, uid, gid, now))
+                self.add(state, ino, Some((parent, name)), (kind, mode, uid, gid, now))
             }
-            Change::Link { ino, parent, name, now } => {
-                let Some(node) = state.nodes.get_mut(&ino).filter(|node| node.attr.nlink > 0) else {
+            Change::CreateUnnamed { mode, uid, gid, now, .. } => {
+                let ino = InodeNo(state.next);
+                state.next += 1;
+                self.add(state, ino, None, (FileKind::File, mode, uid, gid, now))
+            }
+            Change::Link { ino, parent, name, now } | Change::LinkUnnamed { ino, parent, name, now } => {
+                let Some(node) = state.nodes.get_mut(&ino).filter(|node| node.attr.nlink >= least) else {
                     return errno(2);
                 };
-                if state.names.insert((parent, name), ino).is_some() {
+                if state.names.contains_key(&(parent, name.clone())) {
                     return errno(17);
                 }
+                state.names.insert((parent, name), ino);
                 node.attr.nlink += 1;
                 node.attr.ctime = now;
                 self.attr(node)
@@ -382,7 +394,9 @@ impl FakeManager {
                 MgrReply::Unlinked { attr: Some(attr) }
             }
             Change::Forget { ino, highest } => {
-                self.reclaim(state, ino, highest);
+                if state.nodes.get(&ino).is_some_and(|node| node.attr.nlink == 0) {
+                    self.reclaim(state, ino, highest);
+                }
                 MgrReply::Done
             }
             Change::SetAttr { ino, mode, size, mtime, ctime, highest, .. } => {
@@ -442,7 +456,7 @@ impl FakeManager {
         &self,
         state: &mut State,
         ino: InodeNo,
-        name: (InodeNo, Vec<u8>),
+        name: Option<(InodeNo, Vec<u8>)>,
         (kind, mode, uid, gid, now): (FileKind, u16, u32, u32, Timestamp),
     ) -> MgrReply {
         let directory = kind == FileKind::Directory;
@@ -452,7 +466,7 @@ impl FakeManager {
             mode,
             uid,
             gid,
-            nlink: if directory { 2 } else { 1 },
+            nlink: if directory { 2 } else { name.iter().count() as u32 },
             mtime: now,
             ctime: now,
             pool: PoolId(1),
@@ -461,7 +475,7 @@ impl FakeManager {
             plain: true,
             ..Attr::default()
         };
-        state.names.insert(name, ino);
+        state.names.extend(name.map(|name| (name, ino)));
         state.nodes.insert(ino, Node { attr: attr.clone(), ..Node::default() });
         MgrReply::Created { attr: Box::new(attr), new: true }
     }
