@@ -11,6 +11,7 @@ mod common;
 
 use std::{
     fs,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     process::{Command, Output},
     time::Duration,
 };
@@ -201,6 +202,32 @@ fn the_manager_is_upgraded_first() {
 #[test]
 fn the_servers_are_upgraded_first() {
     upgraded_under_load(["n3", "n1", "n2", "manager"]);
+}
+
+/// What came with version 10 and a manager of version 9 does not know is refused by the mount, and is there when that is upgraded.
+#[test]
+fn files_without_a_name_wait_for_the_manager() {
+    let cluster = old_cluster();
+    let place = tempfile::tempdir().unwrap();
+    let (dir, mnt) = (cluster.dir(), place.path().to_str().unwrap());
+    assert!(run_as(NEW, &["mount", "--dir", dir.to_str().unwrap(), "fs1", mnt]).status.success());
+    let unnamed = || {
+        let mut options = fs::File::options();
+        options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(place.path())
+    };
+    assert_eq!(unnamed().unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    fs::write(place.path().join("f"), "with a name").unwrap();
+    replace(&cluster, "manager", NEW);
+    until("the manager knows them", || match unnamed() {
+        Ok(file) => file.metadata().unwrap().nlink() == 0,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+            false
+        }
+    });
+    assert_eq!(fs::read(place.path().join("f")).unwrap(), b"with a name");
+    ok(&["umount", mnt]);
+    cluster.down();
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub mod opcode {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
@@ -168,7 +169,7 @@ FuseAttr {
     ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32,
     ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
 });
-abi!(/// Answer to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK; first part of CREATE's.
+abi!(/// Answer to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK; first part of CREATE's and TMPFILE's.
 EntryOut {
     nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32,
     attr: FuseAttr,
@@ -204,9 +205,9 @@ abi!(/// ACCESS.
 AccessIn { mask: u32, padding: u32 });
 abi!(/// OPEN and OPENDIR.
 OpenIn { flags: u32, open_flags: u32 });
-abi!(/// CREATE.
+abi!(/// CREATE and TMPFILE.
 CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 });
-abi!(/// Answer to OPEN; second part of CREATE's.
+abi!(/// Answer to OPEN; second part of CREATE's and TMPFILE's.
 OpenOut { fh: u64, open_flags: u32, backing_id: u32 });
 abi!(/// RELEASE.
 ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 });

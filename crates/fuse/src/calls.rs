@@ -79,6 +79,17 @@ pub trait Calls: Send + Sync + 'static {
     fn readlink(&self, ino: InodeNo) -> impl Answer<Vec<u8>>;
     /// A new inode under a name, and whether it was made now.
     fn create(&self, parent: InodeNo, name: &[u8], new: NewInode) -> impl Answer<(Attr, bool)>;
+    /// A new file without a name, opened; `linkable`: [`Calls::link`] may give it one. Without one it goes with its last handle.
+    fn create_unnamed(
+        &self,
+        parent: InodeNo,
+        new: NewInode,
+        linkable: bool,
+        flags: OpenFlags,
+    ) -> impl Answer<(Attr, Handle)> {
+        let _ = (parent, new, linkable, flags);
+        async { Err(Errno(libc::EOPNOTSUPP)) }
+    }
     /// Another name for a file.
     fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> impl Answer<Attr>;
     /// Removes a name, of a directory with `directory`.
@@ -175,7 +186,7 @@ pub trait Calls: Send + Sync + 'static {
         let _ = deadline;
         self.sync_all()
     }
-    /// `n` references to the inode are given up. Every answer of `lookup`, `create`, `link`, and every
+    /// `n` references to the inode are given up. Every answer of `lookup`, `create`, `create_unnamed`, `link`, and every
     /// entry of `readdir` with attributes, is one reference; each is given up once, at the latest at the
     /// end of the mount.
     fn forget(&self, ino: InodeNo, n: u64);

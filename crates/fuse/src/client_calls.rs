@@ -46,6 +46,16 @@ impl Calls for Client {
         Client::create(self, parent, name, kind, mode, uid, gid, rdev, &target, existing_ok).await
     }
 
+    async fn create_unnamed(
+        &self,
+        parent: InodeNo,
+        new: NewInode,
+        linkable: bool,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), Errno> {
+        Client::create_unnamed(self, parent, new.mode, new.uid, new.gid, linkable, flags).await
+    }
+
     async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         Client::link(self, ino, parent, name).await
     }

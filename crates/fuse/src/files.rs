@@ -76,6 +76,7 @@ impl<C: Calls> Session<C> {
             Operation::Create { name, mode, flags, kill_suidgid } => {
                 self.create(header, &name, mode, flags, kill_suidgid).await
             }
+            Operation::Tmpfile { mode, flags } => self.create_unnamed(header, mode, flags).await,
             Operation::Read { fh, offset, size, .. } => {
                 Ok(Answer::Data(self.calls.read(handle(fh), offset, size).await?))
             }
@@ -164,6 +165,19 @@ impl<C: Calls> Session<C> {
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
         }
+        let (fh, answer_flags) = self.opened(attr.ino, opened, &flags);
+        Ok(Answer::Created(Box::new(attr), fh, answer_flags))
+    }
+
+    async fn create_unnamed(&self, header: &Header, mode: u32, flags: u32) -> Result<Answer, Errno> {
+        self.refuse_write(true)?;
+        let (uid, gid) = (header.uid, header.gid);
+        let new = NewInode { mode: (mode & 0o7777) as u16, uid, gid, ..NewInode::default() };
+        // The kernel refuses the link as well.
+        let linkable = flags as i32 & libc::O_EXCL == 0;
+        let flags = OpenFlags { truncate: false, ..open_flags(flags) };
+        let below = self.caching().flags_below(flags);
+        let (attr, opened) = self.calls.create_unnamed(header.ino, new, linkable, below).await?;
         let (fh, answer_flags) = self.opened(attr.ino, opened, &flags);
         Ok(Answer::Created(Box::new(attr), fh, answer_flags))
     }

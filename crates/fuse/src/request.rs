@@ -59,6 +59,8 @@ pub enum Operation {
     Open { flags: u32, kill_suidgid: bool },
     /// Makes and opens a file.
     Create { name: Vec<u8>, mode: u32, flags: u32, kill_suidgid: bool },
+    /// Makes and opens a file without a name.
+    Tmpfile { mode: u32, flags: u32 },
     /// Reads; `fills`: into pages of the kernel's cache.
     Read { fh: u64, offset: u64, size: u32, fills: bool },
     /// Writes `size` bytes that stand at `data` of the request's bytes.
@@ -312,6 +314,11 @@ impl Operation {
                 let kill_suidgid = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
                 Operation::Create { name: c.name()?, mode: args.mode, flags: args.flags, kill_suidgid }
             }
+            opcode::TMPFILE => {
+                // The name that follows is "/", whatever the file will be called.
+                let args: abi::CreateIn = c.take()?;
+                Operation::Tmpfile { mode: args.mode, flags: args.flags }
+            }
             opcode::READ => {
                 let args: abi::ReadIn = c.take()?;
                 let fills = args.read_flags & abi::READ_LOCKOWNER == 0;
@@ -424,6 +431,7 @@ pub fn operation_name(number: u32) -> &'static str {
         opcode::LINK => "link",
         opcode::OPEN => "open",
         opcode::CREATE => "create",
+        opcode::TMPFILE => "tmpfile",
         opcode::READ => "read",
         opcode::WRITE => "write",
         opcode::STATFS => "statfs",
@@ -474,6 +482,14 @@ mod tests {
         assert_eq!((request.header.unique, request.header.ino), (77, InodeNo(5)));
         let Operation::Rename { name, new_parent, new_name, flags } = request.operation else { panic!() };
         assert_eq!((&name[..], new_parent, &new_name[..], flags), (&b"old"[..], InodeNo(9), &b"new"[..], 1));
+    }
+
+    #[test]
+    fn a_file_without_a_name_comes_with_that_of_no_file() {
+        let args = abi::CreateIn { flags: 2, mode: 0o100600, umask: 0, open_flags: 0 };
+        let bytes = encode(opcode::TMPFILE, 5, 77, &[args.as_bytes(), b"/\0"]);
+        let operation = Request::decode(&bytes).unwrap().operation;
+        assert!(matches!(operation, Operation::Tmpfile { mode: 0o100600, flags: 2 }), "{operation:?}");
     }
 
     #[test]

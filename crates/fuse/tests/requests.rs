@@ -7,13 +7,17 @@ mod common;
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    },
     process::{Command, Stdio},
     sync::atomic::Ordering,
     thread,
 };
 
 use common::{is_root, mount, mount_with, wait_until};
+use rustix::fs::{AtFlags, CWD};
 
 /// Names looked up and given up again, many times: nothing is held. FORGETS=1000000 for the long form.
 #[test]
@@ -134,6 +138,34 @@ fn unlinked_inodes_go_when_the_last_reference_goes() {
     assert_eq!(m.model.inodes(), 2);
     drop(file);
     wait_until("the inode to go", || m.model.inodes() == 1);
+    m.end();
+}
+
+/// What O_TMPFILE makes has no name; a link gives it its first one, unless it was made without that. Without one it goes when it is closed.
+#[test]
+fn a_file_without_a_name_is_named_by_a_link_or_goes() {
+    let Some(m) = mount() else { return };
+    let make = |more: i32| {
+        let mut options = File::options();
+        options.read(true).write(true).mode(0o640).custom_flags(libc::O_TMPFILE | more).open(&m.dir).unwrap()
+    };
+    let link = |file: &File, name: &str| {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let done = rustix::fs::linkat(CWD, from, CWD, m.path(name), AtFlags::SYMLINK_FOLLOW);
+        done.map_err(|error| error.raw_os_error())
+    };
+    let (mut named, exclusive, left) = (make(0), make(libc::O_EXCL), make(0));
+    assert_eq!((m.model.inodes(), fs::read_dir(&m.dir).unwrap().count()), (4, 0));
+    named.write_all(b"text").unwrap();
+    let of = |file: &File| file.metadata().map(|of| (of.nlink(), of.len(), of.mode() & 0o7777)).unwrap();
+    assert_eq!(of(&named), (0, 4, 0o640));
+    assert_eq!(link(&named, "f"), Ok(()));
+    assert_eq!((of(&named), fs::read(m.path("f")).unwrap()), ((1, 4, 0o640), b"text".to_vec()));
+    assert_eq!(link(&exclusive, "g"), Err(libc::ENOENT));
+    fs::remove_file(m.path("f")).unwrap();
+    assert_eq!((of(&named).0, link(&named, "h")), (0, Err(libc::ENOENT)));
+    drop((named, exclusive, left));
+    wait_until("all of them to go", || m.model.inodes() == 1);
     m.end();
 }
 

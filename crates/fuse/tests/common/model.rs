@@ -25,6 +25,7 @@ struct Node {
     attr: Attr,
     pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
     names: BTreeMap<Vec<u8>, (u64, InodeNo)>,
+    linkable: bool,
     parent: InodeNo,
     target: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -358,15 +359,33 @@ impl Calls for Model {
         Ok((state.referred(ino)?, true))
     }
 
+    async fn create_unnamed(
+        &self,
+        parent: InodeNo,
+        new: NewInode,
+        linkable: bool,
+        flags: OpenFlags,
+    ) -> Res<(Attr, Handle)> {
+        let (attr, _) = self.create(parent, b"about to lose it", new).await?;
+        let handle = self.open(attr.ino, flags).await?;
+        let mut state = self.lock();
+        state.remove(parent, b"about to lose it")?;
+        state.drop_link(attr.ino)?;
+        let node = state.node(attr.ino)?;
+        node.linkable = linkable;
+        Ok((node.attr.clone(), handle))
+    }
+
     async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Res<Attr> {
         let mut state = self.lock();
         if state.child(parent, name).is_ok() {
             return err(libc::EEXIST);
         }
         let node = state.node(ino)?;
-        if node.attr.nlink == 0 {
+        if node.attr.nlink == 0 && !node.linkable {
             return err(libc::ENOENT);
         }
+        node.linkable = false;
         node.attr.nlink += 1;
         node.attr.ctime = now();
         state.insert(parent, name, ino)?;
