@@ -13,6 +13,8 @@ pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
 /// What says that nobody heard a command, or not all whom it asked.
 const UNHEARD: [&str; 2] = ["is the cluster up?", "since they do not answer: "];
+/// What says that somebody heard it who will have nothing to do with it: that is an answer.
+const DENIED: [&str; 2] = ["permission denied: ", " refused: "];
 /// What says that a mount is used. Programs that other threads of a test begin have for a moment all that the test has open.
 const IN_USE: &str = "is in use; close what is open there";
 /// How long it is given again.
@@ -34,7 +36,7 @@ fn given(mut give: impl FnMut() -> Output, again: &[&str]) -> Output {
     loop {
         let output = give();
         let says = |text: &&str| String::from_utf8_lossy(&output.stderr).contains(text);
-        let is_over = output.status.success() || !again.iter().any(says);
+        let is_over = output.status.success() || DENIED.iter().any(says) || !again.iter().any(says);
         if is_over || Instant::now() > end {
             return output;
         }
