@@ -32,7 +32,7 @@ use wire::{
 
 use crate::{
     config::{ServedPdisk, Tuning},
-    judge::{Seen, Verdict, Why, judge, vouched},
+    judge::{Seen, Verdict, Why, all_named, judge, vouched},
     pace::{PERMITS, Pace},
     progress::Progress,
     records::Records,
@@ -211,7 +211,7 @@ impl<S: Strips> CatchUp<S> {
         while tasks.join_next().await.is_some() {}
         let left = revisit.lock();
         self.note(|s| (s.waiting, s.groups_waiting) = (left.places.len(), left.groups.len()));
-        if left.places.is_empty() {
+        if left.places.is_empty() && left.groups.is_empty() {
             self.progress.waits.lock().clear();
         }
         left.places.is_empty() && left.groups.is_empty()
@@ -228,6 +228,7 @@ impl<S: Strips> CatchUp<S> {
         let maker = Maker {
             io: &self.io,
             records: &self.records,
+            on: self.served.id,
             avoid,
             gives_up: member == Some(self.served.id),
             class: OpClass::Rebuild,
@@ -302,28 +303,31 @@ impl<S: Strips> CatchUp<S> {
         let again = || {
             revisit.lock().groups.insert((pool, group));
         };
+        let waits = |text: String| {
+            self.progress.waits.lock().clone_from(&text);
+            self.note(|s| s.last_reason = text);
+            tokio::time::sleep(self.tuning.revisit_pause)
+        };
         // A strip that moves: without K members the others cannot even say what there is.
         let moved_from = members.get(me).copied().filter(|m| *m != self.served.id);
         let ok =
             members.iter().filter(|m| **m != self.served.id && view.state(**m) == PdiskState::Ok).count();
-        let given_up = |m: &PdiskId| view.pdisk(*m).is_some_and(|p| p.given_up());
+        let given_up = |m: &PdiskId| view.is_given_up(*m);
         if moved_from.is_some() && ok < pool_view.geometry.k() && !members.iter().any(given_up) {
-            *self.progress.waits.lock() = format!("{group}: fewer pdisks count than it takes to read it");
-            tokio::time::sleep(self.tuning.revisit_pause).await;
+            waits(format!("{group}: fewer pdisks count than it takes to read it")).await;
             return again();
         }
         // Where no `ok` pdisk is sure to know of every block, those that are catching up are listed as well, and waited for.
         let state = |i: usize| members.get(i).map_or(PdiskState::Missing, |m| view.state(*m));
+        let gone = |i: usize| members.get(i).is_some_and(given_up);
         let vouched = vouched(pool_view.geometry, me, state);
-        let absent = |m: &PdiskId| *m != self.served.id && !view.state(*m).written() && !given_up(m);
-        if moved_from.is_none() && !vouched && members.iter().any(absent) {
-            *self.progress.waits.lock() = format!("{group}: those who know what there is are away");
-            tokio::time::sleep(self.tuning.revisit_pause).await;
+        if !all_named(pool_view.geometry, me, moved_from.is_some(), state, gone) {
+            waits(format!("{group}: {}", Why::Unnamed)).await;
             return again();
         }
         let mut lists: Vec<List> = Vec::new();
         for (i, &pdisk) in members.iter().enumerate() {
-            let back = !vouched && moved_from.is_none() && view.state(pdisk) == PdiskState::Returning;
+            let back = !vouched && view.state(pdisk) == PdiskState::Returning;
             let ask = i == me || back || view.state(pdisk) == PdiskState::Ok;
             lists.push(List::new(if i == me { self.served.id } else { pdisk }, i, ask));
         }

@@ -104,6 +104,9 @@ pub enum Why {
     /// Newer than the others: they were asked too early.
     #[error("the others were asked too early")]
     Newer,
+    /// Nobody names it, and who would is away.
+    #[error("those who know what there is are away")]
+    Unnamed,
 }
 
 /// What is complete there. Of damaged bytes the version is known all the same.
@@ -155,6 +158,30 @@ pub fn vouched(geometry: Geometry, me: usize, state: impl Fn(usize) -> PdiskStat
     let ok = |i: usize| i != me && state(i) == PdiskState::Ok;
     let first = if geometry.replicated() { 0 } else { geometry.k() };
     (first..geometry.width()).any(ok) || first > 0 && (0..first).all(ok)
+}
+
+/// Whether those who can be asked name every block that has a strip `me`: only then is what none of them names not there, and
+/// the group complete without it. `moves`: it is on its way to another place than its member's; `gone`: nothing of that
+/// pdisk is to be waited for.
+///
+/// Others vouch for it ([`vouched`]), or there is nobody left who could know more: all who are not given up are written to, and
+/// asked. A strip that moves has its member beside them. That holds blocks which perhaps no other pdisk was ever told of (they
+/// were written while those were away), and loses them when the group is switched. So it has to be given up as well;
+/// as long as it is not, others must vouch. The only strip of its stripe is made from the member itself, which is listed.
+pub fn all_named(
+    geometry: Geometry,
+    me: usize,
+    moves: bool,
+    state: impl Fn(usize) -> PdiskState,
+    gone: impl Fn(usize) -> bool,
+) -> bool {
+    if vouched(geometry, me, &state) {
+        return true;
+    }
+    if moves && !gone(me) {
+        return geometry.width() == 1 && state(me) == PdiskState::Ok;
+    }
+    (0..geometry.width()).filter(|i| *i != me).all(|i| state(i).written() || gone(i))
 }
 
 fn by_strips(

@@ -125,8 +125,15 @@ async fn repair(
         let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
         let attempt = deadline.min(Instant::now() + io.config().attempt);
-        let maker =
-            Maker { io, records, avoid: true, gives_up: false, class: OpClass::Scrub, deadline: attempt };
+        let maker = Maker {
+            io,
+            records,
+            on: on.id,
+            avoid: true,
+            gives_up: false,
+            class: OpClass::Scrub,
+            deadline: attempt,
+        };
         match maker.settle(&on.pdisk, place).await {
             Ok(settled) => return Ok(settled),
             Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),

@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use base::{GroupId, OpClass, PoolId, StripIndex, StripeId, Version};
+use base::{GroupId, OpClass, PdiskId, PoolId, StripIndex, StripeId, Version};
 use bytes::{Bytes, BytesMut};
-use stripe::{Geometry, StripeError, StripeIo};
+use stripe::{ClusterView, Geometry, StripeError, StripeIo};
 use thiserror::Error;
 use wire::{
     map::PdiskState,
@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::{
-    judge::{Seen, Verdict, Why, judge},
+    judge::{Seen, Verdict, Why, all_named, judge},
     records::{NoRecord, Records},
     strips::Strips,
 };
@@ -78,6 +78,8 @@ pub struct Maker<'a> {
     pub io: &'a StripeIo,
     /// The way to the manager's record.
     pub records: &'a Records,
+    /// The pdisk it is made on.
+    pub on: PdiskId,
     /// The strip's member is not read for it: this is it, or it does not count.
     pub avoid: bool,
     /// A strip that cannot be made of the others is given up. Not where it moves: it is copied from the place it comes from, once
@@ -106,10 +108,15 @@ impl Maker<'_> {
         Err(Unsettled::Judge(Why::Newer))
     }
 
-    /// What the other strips of a stripe are, all asked at once.
-    async fn others(&self, place: Place, geometry: Geometry) -> Result<Vec<Seen>, Unsettled> {
+    /// What the other strips of a stripe are under this map, all asked at once.
+    async fn others(
+        &self,
+        place: Place,
+        view: &ClusterView,
+        geometry: Geometry,
+    ) -> Result<Vec<Seen>, Unsettled> {
         let &Maker { io, avoid, class, deadline, .. } = self;
-        let (view, me) = (io.view(), usize::from(place.index.0));
+        let me = usize::from(place.index.0);
         let answers = io.states(place.stripe, place.pool, class, PdiskState::written, deadline).await?;
         if io.view().epoch() != view.epoch() {
             return Err(Unsettled::Judge(Why::Newer)); // who counts has changed meanwhile
@@ -140,8 +147,20 @@ impl Maker<'_> {
         Ok(others)
     }
 
+    /// Whether those who were asked would have named the strip if it were to be there ([`all_named`]).
+    fn named(&self, place: Place, view: &ClusterView, geometry: Geometry, others: &[Seen]) -> bool {
+        let (members, me) = (view.members(place.pool, place.group), usize::from(place.index.0));
+        let state = |i: usize| match members.get(i) {
+            Some(_) if i != me && others.get(i) == Some(&Seen::Away) => PdiskState::Missing,
+            Some(m) => view.state(*m),
+            None => PdiskState::Missing,
+        };
+        let gone = |i: usize| members.get(i).is_some_and(|m| view.is_given_up(*m));
+        all_named(geometry, me, members.get(me) != Some(&self.on), state, gone)
+    }
+
     async fn once(&self, pdisk: &impl Strips, place: Place) -> Result<Settled, Unsettled> {
-        let &Maker { io, records, avoid, gives_up, class, deadline } = self;
+        let &Maker { io, records, avoid, gives_up, class, deadline, .. } = self;
         let me = usize::from(place.index.0);
         let strip = place.stripe.strip(place.index);
         let view = io.view();
@@ -152,7 +171,7 @@ impl Maker<'_> {
         // What happens here while the others are asked must not be undone.
         let since = pdisk.deletes_seen();
         let before = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted).map(|a| a.version);
-        let others = self.others(place, geometry).await?;
+        let others = self.others(place, &view, geometry).await?;
         // Last, so that it is not older than the others.
         let mine = pdisk.state(vec![strip]).await?.pop();
         let mut record = None;
@@ -162,8 +181,14 @@ impl Maker<'_> {
             record = Some(records.of(place.stripe, deadline).await?);
             verdict = judge(geometry, me, mine.as_ref(), &others, record);
         }
+        // Where nothing is: who named it may have gone since, and those who answer never have heard of it.
+        let there = mine.as_ref().is_some_and(|m| m.adopted.is_some());
+        let fine = || match there || self.named(place, &view, geometry, &others) {
+            true => Ok(Settled::Fine),
+            false => Err(Unsettled::Judge(Why::Unnamed)),
+        };
         match verdict {
-            Verdict::Fine => Ok(Settled::Fine),
+            Verdict::Fine => fine(),
             Verdict::Later(why) => Err(Unsettled::Judge(why)),
             Verdict::Adopt(version) => {
                 one(pdisk.adopt(vec![(strip, version)]).await)?;
@@ -178,7 +203,7 @@ impl Maker<'_> {
             Verdict::Hopeless(older, _) if gives_up => {
                 // Given up for good: not for what a write that came between two answers looks like.
                 tokio::time::sleep(io.config().retry_pause).await;
-                if self.others(place, geometry).await? != others {
+                if self.others(place, &view, geometry).await? != others {
                     return Err(Unsettled::Judge(Why::Newer));
                 }
                 if let Some(older) = older {
@@ -207,7 +232,7 @@ impl Maker<'_> {
                 }
                 let beneath = mine.map(|m| StripState { prepared: None, ..m });
                 match judge(geometry, me, beneath.as_ref(), &others, record) {
-                    Verdict::Fine => Ok(Settled::Fine),
+                    Verdict::Fine => fine(),
                     _ => Err(Unsettled::Judge(Why::Prepared)),
                 }
             }

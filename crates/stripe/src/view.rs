@@ -91,6 +91,10 @@ impl ClusterView {
     pub fn state(&self, id: PdiskId) -> PdiskState {
         self.pdisk(id).map_or(PdiskState::Missing, |p| p.state)
     }
+    /// Whether nothing of a pdisk is to be waited for.
+    pub fn is_given_up(&self, id: PdiskId) -> bool {
+        self.pdisk(id).is_some_and(PdiskEntry::given_up)
+    }
     /// The node that serves a pdisk now: the first of its list that is up.
     pub fn server(&self, id: PdiskId) -> Option<&NodeEntry> {
         let nodes = self.pdisk(id)?.nodes.iter();

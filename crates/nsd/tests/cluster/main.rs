@@ -6,5 +6,6 @@ mod common;
 mod crash;
 mod degraded;
 mod hung;
+mod moves;
 mod small_overwrites;
 mod strangers;

@@ -93,8 +93,19 @@ fn most() -> usize {
     std::env::var("ROPEWALK_MODEL_STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(40_000)
 }
 
-const BASE: Bounds =
-    Bounds { writes: 2, crashes: 1, deaths: 0, moves: false, repairs: false, fence: true, sealing: true };
+const BASE: Bounds = Bounds {
+    writes: 2,
+    crashes: 1,
+    deaths: 0,
+    moves: false,
+    short: false,
+    repairs: false,
+    fence: true,
+    sealing: true,
+};
+
+/// A block of which one data strip was written.
+const SHORT: Bounds = Bounds { writes: 1, crashes: 0, deaths: 1, moves: true, short: true, ..BASE };
 
 #[test]
 fn nothing_is_lost() {
@@ -107,6 +118,7 @@ fn nothing_is_lost() {
         ("strips are made anew", Bounds { repairs: true, crashes: 0, ..BASE }),
         ("a strip moves", Bounds { moves: true, ..BASE }),
         ("a strip moves, a pdisk dies", Bounds { moves: true, deaths: 1, crashes: 0, ..BASE }),
+        ("the only data strip moves, a pdisk dies", SHORT),
     ];
     for (name, bounds) in cases {
         let (loss, states) = explore(bounds, Without::Nothing, most());
@@ -137,6 +149,7 @@ fn every_rule_is_needed() {
         (WritesInNewPlace, moves),
         (AllThereBeforeSwitch, moves),
         (ResolveNewPlace, Bounds { crashes: 1, ..moves }),
+        (AllNamed, SHORT),
     ];
     let mut kept = Vec::new();
     for (rule, bounds) in cases {

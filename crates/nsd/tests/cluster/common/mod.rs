@@ -24,8 +24,8 @@ use stripe::{
 };
 use tokio::sync::watch;
 use wire::{
-    map::{ClientEntry, ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{LogMark, MgrError, MgrReply, MgrRequest, ProcessIdent},
+    map::{ClientEntry, ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry, StripMove},
+    mgr::{Filled, LogMark, MgrError, MgrReply, MgrRequest, ProcessIdent},
     nsd::{NsdReply, NsdRequest},
     strip::{DeleteStrips, Range, ReadStrip, ReadVersion, StripState},
 };
@@ -52,6 +52,10 @@ pub struct FakeManager {
 struct State {
     sessions: u64,
     acked: HashMap<SessionId, Epoch>,
+    /// Moves that are made in full.
+    filled: BTreeSet<Filled>,
+    /// Why strips of a pdisk wait, as it was reported last.
+    waits: HashMap<PdiskId, String>,
 }
 
 impl FakeManager {
@@ -90,6 +94,14 @@ impl FakeManager {
     }
     pub fn fence(&self, session: SessionId) {
         self.change(|map, _| map.clients.retain(|c| c.session != session));
+    }
+    /// Whether all of a move is in its new place.
+    pub fn is_filled(&self, what: StripMove) -> bool {
+        self.state.lock().unwrap().filled.contains(&Filled { pool: POOL, what })
+    }
+    /// Why a strip of a pdisk waits; empty if none does.
+    pub fn waits(&self, id: PdiskId) -> String {
+        self.state.lock().unwrap().waits.get(&id).cloned().unwrap_or_default()
     }
     /// Waits until every live server says that the present map is in force.
     pub async fn in_force(&self) {
@@ -150,6 +162,10 @@ impl ManagerLink for Link {
                     let everywhere = pdisks.iter().map(|p| p.in_force).fold(epoch, Epoch::min);
                     manager.state.lock().unwrap().acked.insert(session, everywhere);
                     for report in pdisks {
+                        let mut state = manager.state.lock().unwrap();
+                        state.filled.extend(&report.filled);
+                        state.waits.insert(report.id, report.waits);
+                        drop(state);
                         let entry = map.pdisk(report.id).unwrap();
                         let caught_up = report.caught_up.is_some_and(|e| e >= entry.changed);
                         if entry.state == PdiskState::Returning && caught_up {

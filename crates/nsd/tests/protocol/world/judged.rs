@@ -1,7 +1,7 @@
 //! Strips looked at by those who make them good: resolution, catch-up, moves and repair, by the shipped decisions.
 
 use base::{StripIndex, Version};
-use nsd::judge::{Seen, Verdict, Why, judge};
+use nsd::judge::{Seen, Verdict, Why, all_named, judge};
 use stripe::resolve::{Decision, Member, Moved, decide, decide_moved};
 use wire::{map::PdiskState, owned::Owner, strip::StripState};
 
@@ -70,7 +70,10 @@ impl State {
     /// One look of a disk at its strip; true if it is what it should be.
     pub(super) fn settle(&mut self, me: usize, disk: usize, without: Without) -> bool {
         match judge(geometry(), me, Some(&self.disks[disk].state()), &self.seen(me), Some(Owner::Recorded)) {
-            Verdict::Fine => return true,
+            Verdict::Fine => {
+                let there = self.disks[disk].adopted.is_some() || without == Without::AllNamed;
+                return there || self.named(me, disk);
+            }
             Verdict::Adopt(version) => self.disks[disk].adopt(version),
             Verdict::Discard(version) => self.disks[disk].discard(version),
             Verdict::Install(target) => {
@@ -106,6 +109,16 @@ impl State {
             Verdict::Ask | Verdict::Later(_) => {}
         }
         false
+    }
+
+    /// Whether those who can be asked would have named the strip.
+    fn named(&self, me: usize, disk: usize) -> bool {
+        let map = self.map();
+        let state = |slot: usize| match map.table[slot] {
+            d if map.states[d] == PdiskState::Returning && !self.alive[d] => PdiskState::Missing,
+            d => map.states[d],
+        };
+        all_named(geometry(), me, map.table[me] != disk, state, |_| false)
     }
 
     /// One round of resolution. `None`: nothing is left to do.

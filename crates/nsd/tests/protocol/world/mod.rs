@@ -47,6 +47,7 @@ pub enum Without {
     AllThereBeforeSwitch,
     ResolveNewPlace,
     HeldWaits,
+    AllNamed,
 }
 
 /// What may happen.
@@ -56,6 +57,8 @@ pub struct Bounds {
     pub crashes: u8,
     pub deaths: u8,
     pub moves: bool,
+    /// The first write may be of the first strip alone.
+    pub short: bool,
     /// Strips that count are made anew, as if they were found damaged.
     pub repairs: bool,
     /// Sessions are fenced at the servers. Without, the seal alone must be enough.

@@ -26,7 +26,8 @@ impl State {
             let free = writer.write.is_none() || without == Without::NextWhenComplete;
             if free && self.history.len() <= bounds.writes {
                 for touched in [1, 2, 3] {
-                    if writer.known.versions[0].is_some() || touched == 3 {
+                    let first = touched == 3 || touched == 1 && bounds.short;
+                    if writer.known.versions[0].is_some() || first {
                         step(format!("write {touched:#b}"), &|s| s.begin(touched));
                     }
                 }
