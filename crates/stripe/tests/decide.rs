@@ -119,6 +119,36 @@ fn carry_out(members: &mut [Member], adopt: &[(StripIndex, Version)], discard: &
     }
 }
 
+/// A write that its dead writer stored on one strip, whose pdisk was away when the writer's end was decided: others have read the
+/// block without it since.
+#[test]
+fn what_only_a_pdisk_that_is_back_holds_goes_back() {
+    for code in ["2+1p", "4+2p", "2way", "3way"] {
+        let geometry = Geometry::new(code.parse().unwrap(), 256 << 10);
+        let before = version_info(geometry, 2, (u32::MAX, [0; 4]));
+        let begun = VersionInfo { covers: Vec::new(), ..version_info(geometry, 3, (1, [3; 4])) };
+        let with = |prepared| StripState { adopted: Some(before.clone()), prepared, ..StripState::default() };
+        let mut members = vec![Member::Ok(with(None)); geometry.width()];
+        members[0] = Member::Returning(with(Some(begun.clone())));
+        let back = Decision::Back { version: version(3), discard: vec![(StripIndex(0), version(3))] };
+        assert_eq!(decide(geometry, &members), back, "{code}");
+
+        // Nobody says that it was not stored where it had to be: it may have been acknowledged.
+        let stored = Member::Ok(with(Some(begun.clone())));
+        let mut acknowledged = members.clone();
+        for i in begun.touched.iter().skip(1) {
+            acknowledged[usize::from(i.0)] = stored.clone();
+        }
+        let decision = decide(geometry, &acknowledged);
+        assert!(matches!(decision, Decision::Forward { .. }), "{code}: {decision:?}");
+        for i in begun.touched.iter().skip(1) {
+            members[usize::from(i.0)] = Member::Away(PdiskState::Missing);
+        }
+        let decision = decide(geometry, &members);
+        assert!(!matches!(decision, Decision::Back { .. }), "{code}: {decision:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -153,6 +183,24 @@ proptest! {
                     && prepared(m) != Some(version) && adopted(m) < Some(version)
             };
             prop_assert!(members.iter().enumerate().any(proof));
+        }
+    }
+
+    /// Forward only what a pdisk that counts holds, or what none of these says it never had, or what somebody made current.
+    #[test]
+    fn forward_needs_a_pdisk_that_counts(stage in stage()) {
+        let Stage { geometry, members } = stage;
+        let Some(info) = newest(&members) else { return Ok(()) };
+        if let Decision::Forward { version, .. } = decide(geometry, &members)
+            && version == info.version
+            && members.iter().all(|m| adopted(m) != Some(version))
+        {
+            let counts = |m: &Member| matches!(m, Member::Ok(_));
+            let lacks = |(i, m): (usize, &Member)| {
+                counts(m) && info.touched.contains(StripIndex(i as u8)) && prepared(m) != Some(version)
+            };
+            let held = members.iter().any(|m| counts(m) && prepared(m) == Some(version));
+            prop_assert!(held || !members.iter().enumerate().any(lacks));
         }
     }
 

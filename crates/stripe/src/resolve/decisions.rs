@@ -1,10 +1,20 @@
 //! Resolution of one stripe after an unclean end of its writer: pure decisions.
 //!
 //! The states are taken after sealing, so that nothing of the dead writer can arrive any more. The newest
-//! prepared version is decided first: forward if K strips fit it or any strip holds it adopted; back only
+//! prepared version is decided first: forward if any strip holds it adopted, or if K strips fit it; back only
 //! if a touched strip on an `ok` pdisk proves that it never had it (then it was never acknowledged);
 //! otherwise the block is unavailable, and said to be. The same question is asked again until nothing is
 //! prepared.
+//!
+//! With that proof, what only pdisks hold that are catching up goes back even if K strips fit it: while they were away
+//! the writer's end was decided without them, and others have read the block as it was before.
+//!
+//! *What was acknowledged never goes back.* A write is acknowledged when each touched strip is stored on its pdisk, if that is `ok`
+//! or catching up. There it stays, adopted or prepared, until a later version takes its place, which is adopted by then or
+//! itself the newest that is prepared, or until the block is deleted. A pdisk that was away begins to count, and a group is
+//! switched to where a strip moves, only when the strip is as the version has it: who judges that waits for a version that may be
+//! complete, wherever it is held (`nsd::judge`). So where a touched strip on an `ok` pdisk lacks the version, that pdisk counted to
+//! the write's end, or was catching up, and never stored it: the write was still waiting for it.
 
 use std::fmt;
 
@@ -124,9 +134,6 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
     let fit = fitting(geometry, members, version, touched, covers.as_ref());
     let covers = covers.or_else(|| derived_covers(geometry, members, version, touched, fit));
     let adopted_somewhere = members.iter().any(|m| m.adopted_version() == Some(version));
-    if adopted_somewhere || fit.count() >= u32::from(geometry.code.data()) {
-        return forward(geometry, members, newest.clone(), covers);
-    }
     let proves = |i: StripIndex| match &members[usize::from(i.0)] {
         Member::Ok(state) => {
             // Of damaged bytes the version is known.
@@ -137,7 +144,12 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
         _ => false,
     };
     let touched_here = || touched.iter().filter(|i| usize::from(i.0) < members.len());
-    if touched_here().any(proves) {
+    let lacked = touched_here().any(proves);
+    let counts = !lacked || members.iter().any(|m| m.is_ok() && m.holds(version));
+    if adopted_somewhere || counts && fit.count() >= u32::from(geometry.code.data()) {
+        return forward(geometry, members, newest.clone(), covers);
+    }
+    if lacked {
         return Decision::Back { version, discard: holders(members, version) };
     }
     let unknown = touched_here().filter(|i| !members[usize::from(i.0)].holds(version)).collect();
