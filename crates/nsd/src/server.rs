@@ -194,6 +194,7 @@ impl Server {
         );
         let (repairs, queues) = Repairs::new(tuning.repair_queue_max, &pdisks);
         let (map_wait, cache_bytes) = (tuning.map_wait, tuning.cache_bytes);
+        let records = Arc::new(Records::new(membership.clone()));
         let mut catch_up = HashMap::new();
         let mut tasks = Vec::new();
         for pdisk in &pdisks {
@@ -214,9 +215,10 @@ impl Server {
             let sweeping = Arc::default();
             let fill = Fill::new(maker(), membership.clone(), Arc::clone(&sweeping));
             tasks.push(tokio::spawn(fill.run()));
-            tasks.push(tokio::spawn(Leftovers::new(pdisk.clone(), membership.clone(), sweeping).run()));
+            let (io, records) = (stripes.clone(), Arc::clone(&records));
+            let leftovers = Leftovers::new(pdisk.clone(), io, records, membership.clone(), sweeping);
+            tasks.push(tokio::spawn(leftovers.run()));
         }
-        let records = Arc::new(Records::new(membership.clone()));
         let ids = served.keys().copied().collect();
         let scrub = Arc::new(Scrub::new(stripes.clone(), Arc::clone(&records), Arc::clone(&pace), ids));
         tasks.push(tokio::spawn(Arc::clone(&scrub).run(membership.clone())));

@@ -176,3 +176,53 @@ async fn a_copy_that_is_back_is_not_left_behind() {
         }
     }
 }
+
+/// The manager is restored from a dump that is older than a move: what is where the map knows no place for is all there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_older_map_has_no_place_for_stays() {
+    let stage = stage("2way", 3, &[]).await;
+    let Stage { cluster, client, group, members, to } = &stage;
+    let (source, to) = (members[0], to[0]);
+    // Another group of which the new pdisk has nothing: it stays where it is after all.
+    let map = cluster.manager.view();
+    let of = |block: &u64| client.io.view().pool(POOL).unwrap().group_of(stripe(*block));
+    let stays =
+        client.blocks.keys().map(of).find(|g| *g != *group && !map.group_members(POOL, *g).contains(&to));
+    let stays = stays.unwrap();
+    let there = |id: PdiskId, group: GroupId| async move {
+        let pdisk = cluster.nodes[id.0 as usize - 1].as_ref().unwrap().pdisks[0].clone();
+        let states = pdisk.list_group(POOL, group, None, 512).await.unwrap();
+        states.iter().filter(|s| s.adopted.is_some()).count()
+    };
+    let until_none = |id: PdiskId, group: GroupId| async move {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while there(id, group).await > 0 {
+            assert!(std::time::Instant::now() < until, "what is elsewhere is not removed");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let before = there(source, *group).await;
+    assert!(before > 0);
+    let what = begin(cluster, *group, 0, to);
+    switch(cluster, what).await;
+    client.adopt_all().await;
+    until_none(source, *group).await;
+    assert_eq!(there(to, *group).await, before);
+
+    // Both are without a place on the new pdisk now; of one the member has nothing.
+    let back = begin(cluster, stays, 0, to);
+    wait(|| cluster.manager.is_filled(back)).await;
+    assert!(there(to, stays).await > 0);
+    let place = usize::from(map.pools[0].width) * group.0 as usize;
+    change_pool(cluster, |pool, _| {
+        pool.moves.clear();
+        pool.table[place] = source;
+    });
+    until_none(to, stays).await;
+    assert_eq!(there(to, *group).await, before, "the only strips are removed");
+
+    // The dump that is newer brings it back.
+    change_pool(cluster, |pool, _| pool.table[place] = to);
+    cluster.seen().await;
+    stage.check().await;
+}
