@@ -50,14 +50,14 @@ inside dpkg -i "/tmp/ropewalk_${version}_$arch.deb"
 inside ropewalk --version
 inside man --pager=cat ropewalk-mount >/dev/null
 inside man --pager=cat mount.ropewalk >/dev/null
-for file in lib/systemd/system/ropewalk-{manager,server@,mount@}.service usr/share/bash-completion/completions/ropewalk \
+for file in lib/systemd/system/ropewalk-{manager,analytics,server@,mount@}.service usr/share/bash-completion/completions/ropewalk \
   usr/share/zsh/vendor-completions/_ropewalk usr/share/fish/vendor_completions.d/ropewalk.fish; do
   [ -f "$root/$file" ] || die "$file is missing"
 done
 [ "$(readlink "$root/sbin/mount.ropewalk")" = /usr/bin/ropewalk ] || die "no helper of mount"
 [ ! -e "$root/var/lib/ropewalk" ] || die "installing made a cluster's directory"
 ! find "$root/etc/systemd" -name 'ropewalk*' | grep . || die "installing enabled a unit"
-inside systemd-analyze verify --man=no /lib/systemd/system/ropewalk-manager.service ropewalk-server@n1.service ropewalk-mount@mnt.service
+inside systemd-analyze verify --man=no /lib/systemd/system/ropewalk-{manager,analytics}.service ropewalk-server@n1.service ropewalk-mount@mnt.service
 
 say "upgrade: data stay"
 mkdir -p "$root/var/lib/ropewalk" && echo years >"$root/var/lib/ropewalk/of-work"

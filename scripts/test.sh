@@ -67,9 +67,9 @@ beside+=($!)
 wait "${beside[0]}" || echo "the queue" >>"$work/failed"
 beside=()
 
-timeout 10m $all $(printf -- '--test %s ' $(names "${measuring[@]}")) "$@" || echo "${measuring[@]}" >>"$work/failed"
+timeout 20m $all $(printf -- '--test %s ' $(names "${measuring[@]}")) "$@" || echo "${measuring[@]}" >>"$work/failed"
 # On a machine that others use it stages what it draws up to three times.
-timeout 10m $all --test lab_stagings "$@" || echo lab_stagings >>"$work/failed"
+timeout 20m $all --test lab_stagings "$@" || echo lab_stagings >>"$work/failed"
 if [ -s "$work/failed" ]; then
   { echo "test: FAILED; see above:"; cat "$work/failed"; } >&2
   exit 1

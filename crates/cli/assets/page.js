@@ -161,10 +161,10 @@ class Page {
 
   async refreshEvents() {
     try {
-      const was = this.marks().length;
+      const was = JSON.stringify(this.marks());
       this.events = (await ask("/api/events")).map((event) => ({ from: event.at_us / 1e6, text: event.text }));
       // Where nothing else brings them onto the charts.
-      if (this.marks().length !== was) this.redraw();
+      if (JSON.stringify(this.marks()) !== was) this.redraw();
       if (at("status").dataset.of === "events") this.says("");
       this.shownMarks();
     } catch (error) {

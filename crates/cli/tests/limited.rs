@@ -173,7 +173,11 @@ fn who_only_reads_goes_on_when_the_writer_is_killed() {
 
 #[test]
 fn who_is_bound_to_a_subtree_works_there_and_reaches_nothing_else() {
-    let cluster = Cluster::three(&["--block-size", "256k", "--pdisk-size", "192m"]);
+    let cluster =
+        Cluster::prepare(&[&common::THREE[..], &["--block-size", "256k", "--pdisk-size", "192m"]].concat());
+    // Who is bound to a subtree waits until somebody else resolves what the dead have left: six leases, and a read waits a minute.
+    cluster.set_up(&["leaseDuration=5s"]);
+    cluster.start();
     let (its, others) = (cluster.mnt().join("projects/a"), cluster.mnt().join("projects/b"));
     fs::create_dir_all(&its).unwrap();
     fs::create_dir_all(&others).unwrap();

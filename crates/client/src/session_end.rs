@@ -54,6 +54,8 @@ impl Core {
         let durable = self.calls.alive(self.sync_until(deadline)).await.and_then(|done| done);
         let result = match durable {
             Ok(()) => {
+                // Nothing is lost where the manager does not hear of it: that is not waited for as data is.
+                let deadline = deadline.min(Instant::now() + self.patience());
                 let left = tokio::time::timeout_at(deadline.into(), self.calls.alive(self.leave(deadline)));
                 left.await.unwrap_or_else(|_| {
                     tracing::warn!("everything is durable; the end of the session could not be told in time");

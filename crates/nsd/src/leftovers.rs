@@ -63,6 +63,8 @@ impl Leftovers {
         loop {
             let here = places(&views.borrow_and_update(), self.served.id);
             if swept.as_ref() != Some(&here) {
+                // What was made here in between is looked for when the places are the former again.
+                swept = None;
                 // Safe to cancel: waiting changes nothing.
                 match tokio::time::timeout(QUIET, views.wait_for(|v| places(v, self.served.id) != here)).await
                 {

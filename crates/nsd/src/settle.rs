@@ -10,6 +10,7 @@ use stripe::{ClusterView, Geometry, StripeError, StripeIo};
 use thiserror::Error;
 use wire::{
     map::PdiskState,
+    owned::Owner,
     strip::{DeleteStrips, StripRefusal, StripState},
 };
 
@@ -183,7 +184,8 @@ impl Maker<'_> {
         }
         // Where nothing is: who named it may have gone since, and those who answer never have heard of it.
         let there = mine.as_ref().is_some_and(|m| m.adopted.is_some());
-        let fine = || match there || self.named(place, &view, geometry, &others) {
+        let gone = record == Some(Owner::Nobody); // nothing is to be there
+        let fine = || match there || gone || self.named(place, &view, geometry, &others) {
             true => Ok(Settled::Fine),
             false => Err(Unsettled::Judge(Why::Unnamed)),
         };

@@ -14,7 +14,7 @@ use super::{ident, pid_file};
 use crate::{cluster_dir::ClusterDir, interrupt, output};
 
 /// Long enough to write a whole page pool of dirty data to slow disks.
-pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(300);
+pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(400);
 
 /// The name of a mount's process in `run/` and `log/`. Containers may mount on the same path, with one directory.
 pub fn process_name(mountpoint: &Path) -> String {

@@ -103,6 +103,11 @@ fn a_cell_of_the_lab_a_lost_node_and_a_rebuild_stand_on_the_time_axis() {
     let sheet = &cluster.json(&["analytics", "worksheet", "list"])[0];
     let cell = &sheet["marks"][0];
     let begun = cell["from_at_us"].as_i64().unwrap();
+    // One measured again has another mark.
+    let cells = sheet["marks"].as_array().unwrap().iter();
+    let cells: Vec<_> = cells
+        .map(|of| (of["from_at_us"].as_i64().unwrap(), of["text"].as_str().unwrap().to_owned()))
+        .collect();
     let (from, to) = (begun / 1_000_000 - 20, begun / 1_000_000 + 280);
     let browser = Browser::start();
     browser.open(&format!("http://127.0.0.1:{port}/#{worksheet}&from={from}&to={to}"));
@@ -114,7 +119,7 @@ fn a_cell_of_the_lab_a_lost_node_and_a_rebuild_stand_on_the_time_axis() {
             events = serde_json::from_str(&http(port, "GET", "/api/events", &[], "").2).unwrap();
             events.is_array()
         });
-        let mut marks = vec![(begun, cell["text"].as_str().unwrap().to_owned())];
+        let mut marks = cells.clone();
         for event in events.as_array().unwrap() {
             let at = event["at_us"].as_i64().unwrap();
             if at > from * 1_000_000 && at < to * 1_000_000 {

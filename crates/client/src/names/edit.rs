@@ -80,8 +80,12 @@ impl Core {
         };
         let changing = self.change(&[(parent, name)], &[ino]);
         let reply = self.calls.mutate(change).await;
-        if unnamed.is_some() && reply.is_ok() {
-            inode.lock().named();
+        match reply {
+            _ if unnamed.is_none() => {}
+            Ok(_) => inode.lock().named(),
+            // It may have its name: what was written is made durable before it is given up.
+            Err(Errno(libc::EIO | libc::ETIMEDOUT)) => inode.lock().unshared = false,
+            Err(_) => {}
         }
         changing.file_changed(&reply);
         let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, 0));
@@ -139,11 +143,20 @@ impl Core {
         exchange: bool,
     ) -> Result<(), Errno> {
         let places = [(parent, name), (new_parent, new_name)];
+        let mut settled = false;
         for _ in 0..STALE_TRIES {
             let (holds, inos) = self.hold_names(&places).await?;
             let (expect, now) = (inos.map(|inos| (inos[0], inos[1])), now());
-            // Most of it is durable by now (`content_first`), unless it was not known there where the names lead.
+            // Most of it is durable by now (`content_first`), unless it was not known there where the names lead. It may be
+            // much then: not under tokens that others may want.
             if let Some((moved, InodeNo(1..))) = expect.filter(|_| !exchange) {
+                let unsettled =
+                    || self.inode_known(moved).is_some_and(|inode| inode.lock().content_unsettled());
+                if !std::mem::replace(&mut settled, true) && unsettled() {
+                    drop(holds);
+                    self.content_durable(moved).await?;
+                    continue;
+                }
                 self.content_durable(moved).await?;
             }
             let change = Change::Rename {
