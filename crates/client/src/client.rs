@@ -159,7 +159,6 @@ impl Client {
 
     /// A new file without a name, opened. Without one it goes with its last handle, or with the session; `linkable`: [`Client::link`]
     /// may give it one, as long as it has had none.
-    #[expect(clippy::too_many_arguments, reason = "as with `create`")]
     pub async fn create_unnamed(
         &self,
         parent: InodeNo,
