@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Names and small files: Ropewalk, GlusterFS and a local directory (the raw ceiling) in one run, on this machine.
+"""Names and small files: Ropewalk, GlusterFS, MooseFS, a local directory (the raw ceiling) and a pass-through mount over memory (the
+ceiling of FUSE) in one run, on this machine; with `--rounds N` all in turn, N times, and medians.
 
-create, stat, readdir, unlink of 4 KiB files (Ropewalk twice: `--names durable` and `--names ahead`), each worker a process with a directory of its own, on one mount and on
-two; a source tree unpacked, `git status` in it; `ls -l` of large directories; what a million inodes cost the server in
-memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir, `git status` and
-`ls -l` the kernel's names and attributes are dropped. Beside the local directory stands the same with each name made durable, as Ropewalk's
-are when a call returns. Needs root.
+create, stat, readdir, unlink of 4 KiB files (Ropewalk twice: `--names durable` and `--names ahead`), each worker a process with a directory that
+its mount has made, on one mount and on two; empty files made and removed, and many held open, by one process; a source tree unpacked, copied, cloned,
+copied by rsync twice, looked through and removed, a tree like npm's, of many small directories; `ls -l` and `find` of large directories; what a million
+inodes cost the server in memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir,
+`git status`, `find` and `ls -l` the kernel's names and attributes are dropped. Beside the local directory stands the same with each name made
+durable, as Ropewalk's are when a call returns. Needs root.
 
 usage: bench/metadata.py [options]
 example: bench/metadata.py --files 4000 --tree 20000 --entries 100000,1000000
@@ -15,7 +17,9 @@ import json
 import multiprocessing
 import os
 import shutil
+import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -96,8 +100,8 @@ def small_files(mounts, workers, files, synced):
     os.mkdir(base)
     jobs, barrier, times = [], multiprocessing.Barrier(workers + 1), multiprocessing.Queue()
     for worker in range(workers):
-        os.mkdir(os.path.join(base, f"w{worker}"))
         directory = os.path.join(mounts[worker % len(mounts)], small, f"w{worker}")
+        os.mkdir(directory)
         paths = [os.path.join(directory, str(i)) for i in range(files // workers)]
         jobs.append(multiprocessing.Process(target=work, args=(paths, synced, barrier, times), daemon=True))
     for job in jobs:
@@ -142,19 +146,67 @@ def make_tree(base, files):
     return os.path.join(base, "tree.tar")
 
 
-def copied(mount):
-    """`cp -a` of the tree that was unpacked, all of it durable at its end."""
-    began = time.monotonic()
-    copy = os.path.join(mount, "copy")
-    subprocess.run(["cp", "-a", os.path.join(mount, "tree"), copy], check=True)
-    for where, _, names in os.walk(copy):
+def all_durable(directory, at_once):
+    """Everything below is on disk when this returns; `at_once`: the file system does what `sync` asks for."""
+    if at_once:
+        subprocess.run(["sync", "-f", directory], check=True)
+        return
+    for where, _, names in os.walk(directory):
         for name in [".", *names]:
             path = os.open(os.path.join(where, name), os.O_RDONLY)
             os.fsync(path)
             os.close(path)
+
+
+def copied(system):
+    """`cp -a` of the tree that was unpacked, all of it durable at its end."""
+    copy = os.path.join(system.mounts[0], "copy")
+    began = time.monotonic()
+    subprocess.run(["cp", "-a", os.path.join(system.mounts[0], "tree"), copy], check=True)
+    all_durable(copy, isinstance(system, systems.Local))
     took = time.monotonic() - began
     shutil.rmtree(copy)
     return took
+
+
+def by_one(mount, files):
+    """Empty files made, removed; and held open, all at once: by one process."""
+    directory = os.path.join(mount, "by-one")
+    os.mkdir(directory)
+    paths = [os.path.join(directory, str(i)) for i in range(files)]
+    began = time.monotonic()
+    for path in paths:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    made = time.monotonic()
+    for path in paths:
+        os.unlink(path)
+    removed = time.monotonic()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files + 1000, max(files + 1000, limits[1])))
+    opened = [os.open(path, os.O_RDWR | os.O_CREAT) for path in paths]
+    for file in opened:
+        os.close(file)
+    held = time.monotonic() - removed
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    shutil.rmtree(directory)
+    return {
+        "empty files made by one process, 1/s": files / (made - began),
+        "empty files removed by one process, 1/s": files / (removed - made),
+        f"{files} files made and held open, s": held,
+    }
+
+
+def like_npm(mount, files):
+    """A tree as npm makes it: a package has some directories and five small files in each."""
+    began = time.monotonic()
+    for i in range(0, files, 5):
+        directory = os.path.join(mount, "node_modules", f"package{i // 40}", *["lib", "src", "dist", "test"][: i // 5 % 4 + 1], f"part{i // 5 % 2}")
+        os.makedirs(directory, exist_ok=True)
+        for n in range(5):
+            with open(os.path.join(directory, f"index{i + n}.js"), "wb") as file:
+                file.write(CONTENT[: 300 + 700 * n])
+    took = time.monotonic() - began
+    return {f"npm-like tree of {files} files, s": took, "rm -r of it, s": seconds("rm", "-r", os.path.join(mount, "node_modules"))}
 
 
 def cost_of_create(system, files):
@@ -172,16 +224,26 @@ def cost_of_create(system, files):
     return {"messages to the manager, a create": messages / files, "manager's CPU, us a create": cpu / files * 1e6}
 
 
-def tree(mount, tar, files):
-    unpack = seconds("tar", "xf", tar, "-C", mount)
-    copy = copied(mount)
+def tree(system, tar, files):
+    mount = system.mounts[0]
+    where, other = os.path.join(mount, "tree"), os.path.join(mount, "other")
+    rows = {f"unpack {files} files, s": seconds("tar", "xf", tar, "-C", mount)}
+    rows["cp -a, all durable at its end, s"] = copied(system)
     drop_names()
-    where = os.path.join(mount, "tree")
     subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=where, check=True)
     drop_names()
-    status = seconds("git", "status", "--porcelain", cwd=where)
-    remove = seconds("rm", "-r", where)
-    return {f"unpack {files} files, s": unpack, "cp -a and fsync of all, s": copy, "git status, s": status, "rm -r, s": remove}
+    rows["git status, s"] = seconds("git", "status", "--porcelain", cwd=where)
+    author = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
+    subprocess.run(["git", *author, "commit", "-qm", "all"], cwd=where, check=True)
+    rows["git clone of it, s"] = seconds("git", "clone", "-q", "--no-local", where, other)
+    shutil.rmtree(other)
+    for row in ["rsync -a of it, s", "rsync -a once more, s"]:
+        drop_names()
+        rows[row] = seconds("rsync", "-a", where + "/", other)
+    drop_names()
+    rows["find . -type f, s"] = seconds("find", where, "-type", "f")
+    rows["rm -r of tree and copy, s"] = seconds("rm", "-r", where, other)
+    return rows | like_npm(mount, files)
 
 
 def fill(directory, first, last):
@@ -219,6 +281,8 @@ def large_directory(system, entries):
     memory = systems.resident(system.servers()) - memory
     drop_names()
     result = {f"make {entries} entries, {FILLERS} workers, 1/s": made, f"ls -l of {entries}, s": seconds("ls", "-l", directory)}
+    drop_names()
+    result[f"find -type f of {entries}, s"] = seconds("find", directory, "-type", "f")
     if system.servers():
         result[f"server memory, MB a million inodes (of {entries})"] = max(0, memory) / entries
     shutil.rmtree(directory)
@@ -268,7 +332,8 @@ def measure(system, args, tar):
         return rows
     if hasattr(system, "only"):
         system.only(1)
-    rows.add(tree(system.mounts[0], tar, args.tree))
+    rows.add(by_one(system.mounts[0], args.open))
+    rows.add(tree(system, tar, args.tree))
     if hasattr(system, "costs"):
         rows.add(cost_of_create(system, args.files))
     for entries in filter(None, args.entries.split(",")):
@@ -295,41 +360,47 @@ def main():
     parser.add_argument("--files", type=int, default=4000, help="files of each run [%(default)s]")
     parser.add_argument("--workers", default="1,4,16", help="[%(default)s]")
     parser.add_argument("--mounts", type=int, default=2, help="on 1 to so many mounts [%(default)s]")
+    parser.add_argument("--open", type=int, default=20000, help="empty files made, removed and held open by one process [%(default)s]")
+    parser.add_argument("--rounds", type=int, default=1, help="each system so often, in turn; medians are shown [%(default)s]")
     parser.add_argument("--tree", type=int, default=20000, help="files of the source tree [%(default)s]")
     parser.add_argument("--entries", default="100000,1000000", help="of large directories [%(default)s]")
-    parser.add_argument("--peers", default="disperse", help="GlusterFS volumes: disperse, plain, replica; '' for none [%(default)s]")
+    parser.add_argument("--peers", default="disperse", help="of disperse, plain, replica (GlusterFS), moosefs; '' for none [%(default)s]")
     parser.add_argument("--code", default="4+2p", help="of Ropewalk's pool [%(default)s]")
     parser.add_argument("--json", help="a file for the figures")
     args = parser.parse_args()
     os.makedirs(args.dir, exist_ok=True)
     if os.listdir(args.dir):
         parser.error(f"{args.dir} is not empty")
-    wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.Ropewalk, [args.code]), (systems.Ropewalk, [args.code, "ahead"])]
-    wanted += [(systems.Gluster, [kind]) for kind in filter(None, args.peers.split(","))]
-    results, durability = {}, {}
+    wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.PassThrough, [])]
+    wanted += [(systems.Ropewalk, [args.code]), (systems.Ropewalk, [args.code, "ahead"])]
+    for peer in filter(None, args.peers.split(",")):
+        wanted.append((systems.Moose, []) if peer == "moosefs" else (systems.Gluster, [peer]))
+    for kind in {kind for kind, _ in wanted if kind.missing}:
+        print(f"left out {kind.__name__}: {kind.missing}")
+    wanted = [(kind, options) for kind, options in wanted if not kind.missing]
+    rounds, durability = {}, {}
     # Ended by a signal: what was started is stopped all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         tar = make_tree(args.dir, args.tree)
-        for kind, options in wanted:
-            if kind.missing:
-                print(f"left out {kind.__name__}: {kind.missing}")
-                continue
-            system = kind(args.dir, args.mounts, *options)
-            try:
-                system.start()
-                durability[system.name] = system.durability
-                results[system.name] = measure(system, args, tar)
-            finally:
-                system.stop()
+        for _ in range(args.rounds):
+            for kind, options in wanted:
+                system = kind(args.dir, args.mounts, *options)
+                try:
+                    system.start()
+                    durability[system.name] = system.durability
+                    rounds.setdefault(system.name, []).append(measure(system, args, tar))
+                finally:
+                    system.stop()
     finally:
         systems.remove(args.dir)
+    results = {name: {row: statistics.median(one[row] for one in of) for row in of[0]} for name, of in rounds.items()}
     show(results)
     for name, promise in durability.items():
         print(f"{name}: {promise}")
     if args.json:
         with open(args.json, "w") as out:
-            json.dump(results, out, indent=1)
+            json.dump({"medians": results, "rounds": rounds}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,34 @@ class LocalSynced(Local):
     sync_names = True
 
 
+class PassThrough:
+    """The ceiling of FUSE: a mount that keeps everything in its process's memory (crates/fuse/examples/memfs.rs)."""
+
+    name, durability = "FUSE alone", "nothing is ever durable"
+    binary = os.environ.get("MEMFS", os.path.join(HERE, "../target/release/examples/memfs"))
+    missing = None if os.access(binary, os.X_OK) else f"{binary} is not built (cargo build --release --workspace --example memfs)"
+
+    def __init__(self, base, mounts):
+        self.mount, self.child = os.path.join(base, "fuse"), None
+        self.mounts = [self.mount] * mounts
+
+    def start(self):
+        os.makedirs(self.mount)
+        self.child = subprocess.Popen([self.binary, self.mount], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self.mount, lambda: os.path.ismount(self.mount))
+
+    def servers(self):
+        return []
+
+    def stop(self):
+        if os.path.ismount(self.mount):
+            run("umount", self.mount)
+        if self.child:
+            self.child.terminate()
+            self.child.wait(30)
+        remove(self.mount)
+
+
 class Ropewalk:
     """4 nodes with 2 pdisks each, on this machine."""
 
@@ -249,6 +277,76 @@ class Gluster:
         for child in self.children:
             child.terminate()
             child.wait(30)
+        remove(self.base)
+
+
+class Moose:
+    """One master and one chunk server. It refuses servers on loopback addresses: they and the mount are in a network namespace of their own."""
+
+    name, durability = "moosefs", "nothing is durable, not with fsync either"
+    missing = None if shutil.which("mfsmaster") and shutil.which("mfsmount") else "apt-get install moosefs-master moosefs-chunkserver moosefs-client"
+    net, address = f"ropewalk-moose-{os.getpid()}", "10.77.0.1"
+    within = ["nsenter", f"--net=/run/netns/{net}"]
+
+    def __init__(self, base, mounts):
+        self.base, self.children, self.clients = os.path.join(base, "moose"), [], {}
+        self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+
+    def start(self):
+        for name in ["master", "chunks", "data", *self.mounts]:
+            os.makedirs(os.path.join(self.base, name))
+        run("ip", "netns", "add", self.net)
+        run("ip", "-n", self.net, "link", "set", "lo", "up")
+        run("ip", "-n", self.net, "addr", "add", f"{self.address}/32", "dev", "lo")
+        self.write("master/metadata.mfs", "MFSM NEW")
+        self.write("exports", "* / rw,alldirs,admin,maproot=0:0\n")
+        self.write("topology", "0 ; default\n")
+        self.write("disks", f"{self.base}/data\n")
+        user = "WORKING_USER = root\nWORKING_GROUP = root\n"
+        listen = "".join(f"{what}_LISTEN_HOST = {self.address}\n" for what in ["MATOML", "MATOCS", "MATOCL"])
+        files = f"EXPORTS_FILENAME = {self.base}/exports\nTOPOLOGY_FILENAME = {self.base}/topology\n"
+        self.write("master.cfg", f"{user}DATA_PATH = {self.base}/master\n{files}{listen}")
+        to = f"MASTER_HOST = {self.address}\nBIND_HOST = {self.address}\nCSSERV_LISTEN_HOST = {self.address}\n"
+        self.write("chunks.cfg", f"{user}DATA_PATH = {self.base}/chunks\nHDD_CONF_FILENAME = {self.base}/disks\n{to}")
+        self.children.append(self.spawn("mfsmaster", "-f", "-c", f"{self.base}/master.cfg", "start"))
+        wait_for("the master", lambda: self.answers(9420))
+        self.children.append(self.spawn("mfschunkserver", "-f", "-c", f"{self.base}/chunks.cfg", "start"))
+        wait_for("the chunk server", lambda: self.answers(9422))
+        time.sleep(3)  # until the master has heard of its room
+        self.only(len(self.mounts))
+        run(*self.within, "mfssettrashtime", "-r", "0", self.mounts[0])
+        run(*self.within, "mfssetgoal", "-r", "1", self.mounts[0])
+
+    def write(self, name, text):
+        with open(os.path.join(self.base, name), "w") as file:
+            file.write(text)
+
+    def spawn(self, *command):
+        return subprocess.Popen([*self.within, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def answers(self, port):
+        asked = [*self.within, "bash", "-c", f"exec 3<>/dev/tcp/{self.address}/{port}"]
+        return subprocess.run(asked, capture_output=True).returncode == 0
+
+    def only(self, count):
+        for index, mount in enumerate(self.mounts):
+            if index < count and mount not in self.clients:
+                self.clients[mount] = self.spawn("mfsmount", "-f", "-H", self.address, mount)
+                wait_for(mount, lambda: os.path.ismount(mount))
+            elif index >= count and mount in self.clients:
+                run("umount", mount)
+                self.clients.pop(mount).wait(30)
+
+    def servers(self):
+        return [child.pid for child in self.children[:1]]
+
+    def stop(self):
+        self.only(0)
+        for child in reversed(self.children):
+            child.terminate()
+            child.wait(60)
+        if os.path.exists(f"/run/netns/{self.net}"):
+            run("ip", "netns", "del", self.net)
         remove(self.base)
 
 
