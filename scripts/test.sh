@@ -38,7 +38,8 @@ computing=(simulation token_model fsx)
 rest=$(names crates/*/tests/{*.rs,*/main.rs} | grep -vxF -f <(names "${measuring[@]}"; printf '%s\n' "${long[@]}" "${computing[@]}" lab_stagings pjdfstest))
 
 # one COMMAND...: what it says comes in one piece, when it has ended. One that hangs is ended after several times what the longest takes, so
-# that its last lines are seen; what gives way to others begins early and may take longer. timeout hands a signal on to all that it runs, but is in no group of others, so it is told itself.
+# that its last lines are seen; what gives way to others begins early and may take longer. timeout hands a signal on to all that it runs, but
+# is in no group of others, so it is told itself.
 one() {
   local said limit=12m
   [ "$1" != nice ] || limit=35m
