@@ -27,7 +27,7 @@ impl Core {
     pub fn inode(self: &Arc<Core>, ino: InodeNo) -> Arc<Inode> {
         let max = self.tunables.files_to_cache_max as usize;
         let make = || Inode::new(ino, self.pool.clone(), self.first_token(), self.tunables.record_runs_max);
-        let (inode, holding) = self.table.entry(ino, max, self.whole().is_some(), make);
+        let (inode, holding) = self.table.entry(ino, max, &self.sharing, make);
         for inode in holding {
             let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
             self.runtime.spawn(self.clone().give_back(token));
@@ -56,6 +56,7 @@ impl Core {
             state.take_changed(&attr, newest, self.whole().is_some());
             return attr;
         }
+        state.told = self.sharing.note_told();
         if state.token.mode() < TokenMode::Read {
             state.gone |= attr.nlink == 0;
             return attr;
@@ -64,11 +65,22 @@ impl Core {
         state.visible()
     }
 
-    /// Takes in attributes that the manager gave as an answer to a question put at the moment `asked`. What
-    /// is known here is newer.
-    pub fn seen_attr(self: &Arc<Core>, attr: Attr, asked: Moment) -> Attr {
+    /// Takes in attributes that the manager gave as an answer to a question put at the moment `asked`; none if what was known
+    /// here meanwhile may have been newer.
+    pub fn seen_attr(self: &Arc<Core>, attr: Attr, asked: Moment) -> Option<Attr> {
+        if attr.kind == FileKind::File && self.is_behind(attr.ino, asked) {
+            return None;
+        }
         let inode = self.inode(attr.ino);
-        self.set_geometry(&inode, &attr);
+        // Of a file whose entry was there all the time what was told is known.
+        let dropped =
+            attr.kind == FileKind::File && !inode.lock().attr_known && self.sharing.dropped_since(asked);
+        (!dropped).then(|| self.seen_attr_of(&inode, attr, asked))
+    }
+
+    /// The same of an inode whose entry was there when it was asked for. What is known here is newer.
+    pub fn seen_attr_of(&self, inode: &Arc<Inode>, attr: Attr, asked: Moment) -> Attr {
+        self.set_geometry(inode, &attr);
         let mut state = inode.lock();
         state.learn_kind(attr.kind);
         if state.token.mode() < TokenMode::Read || state.special && self.whole().is_none() {
@@ -124,7 +136,7 @@ impl Core {
             }
             Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File => {
                 let same = inode.lock().attr_generation == generation;
-                Ok(if same { self.seen_attr(*attr, asked) } else { *attr })
+                Ok(if same { self.seen_attr_of(&inode, *attr, asked) } else { *attr })
             }
             Ok(MgrReply::Attr(attr)) => {
                 self.set_geometry(&inode, &attr);

@@ -226,6 +226,7 @@ impl Core {
         match &result {
             Ok(attr) => {
                 state.failures.over();
+                state.told = self.sharing.note_told();
                 for extent in &commit.allocated {
                     state.pending.remove_extent(*extent);
                     state.recorded.entered(*extent);

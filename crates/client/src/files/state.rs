@@ -44,6 +44,8 @@ pub(crate) struct FileState {
     pub attr_generation: u64,
     /// The size the manager has.
     pub size_committed: u64,
+    /// The number of its last change that the manager has answered; 0: none.
+    pub told: u64,
     /// Times and attributes of which the manager has not been told.
     pub unsent: Unsent,
     /// It is known to be no file.
@@ -114,6 +116,7 @@ impl FileState {
             attr_known: false,
             attr_generation: 0,
             size_committed: 0,
+            told: 0,
             unsent: Unsent::default(),
             special: false,
             kind_known: false,

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use wire::token::TokenMode;
 
 use super::inode::Inode;
+use crate::sharing::state::Sharing;
 
 /// The entries.
 #[derive(Default)]
@@ -42,12 +43,12 @@ impl Table {
     }
 
     /// The entry of an inode, made if it is not there. Of `max` some that are idle go; those that hold tokens of their
-    /// own (none does while the session is `whole`) are returned: they go when these are given back.
+    /// own (none does while the session is whole) are returned: they go when these are given back.
     pub fn entry(
         &self,
         ino: InodeNo,
         max: usize,
-        whole: bool,
+        sharing: &Sharing,
         make: impl FnOnce() -> Arc<Inode>,
     ) -> (Arc<Inode>, Vec<Arc<Inode>>) {
         let mut entries = self.0.lock();
@@ -57,7 +58,7 @@ impl Table {
         }
         let mut holding = Vec::new();
         if entries.inodes.len() >= max.max(entries.sweep_at) {
-            holding = entries.sweep(max / 8 + 1, whole);
+            holding = entries.sweep(max / 8 + 1, sharing);
         }
         let inode = make();
         entries.inodes.insert(ino, inode.clone());
@@ -69,7 +70,7 @@ impl Entries {
     /// Drops up to `count` idle entries that were not used since the last sweep. Where all are in use the
     /// next sweep comes later, so that a full table does not cost a scan for each new entry. Entries with
     /// tokens of their own stay until these are given back: they are returned.
-    fn sweep(&mut self, count: usize, whole: bool) -> Vec<Arc<Inode>> {
+    fn sweep(&mut self, count: usize, sharing: &Sharing) -> Vec<Arc<Inode>> {
         let idle = |inode: &Arc<Inode>| {
             let state = inode.lock();
             Arc::strong_count(inode) == 1
@@ -84,11 +85,14 @@ impl Entries {
             .take(count)
             .cloned()
             .collect();
+        let whole = sharing.whole_grant().is_some();
         let held = |inode: &Arc<Inode>| !whole && inode.lock().token.mode() > TokenMode::None;
         let (kept, gone): (Vec<_>, Vec<_>) = victims.into_iter().partition(held);
         for inode in &gone {
             self.inodes.remove(&inode.ino);
-            inode.lock().drop_blocks(0, u64::MAX);
+            let mut state = inode.lock();
+            sharing.note_dropped(state.told);
+            state.drop_blocks(0, u64::MAX);
         }
         self.sweep_at = if gone.len() < count { self.inodes.len() + count } else { 0 };
         kept

@@ -158,7 +158,11 @@ impl Core {
                 self.with_names(to.0, |names| names.replace(to.1, lost, ino));
             }
             self.with_names(from.0, |names| names.remove(from.1, ino));
-            let is_file = inode.lock().moved(now);
+            let is_file = {
+                let mut state = inode.lock();
+                state.told = self.sharing.note_told();
+                state.moved(now)
+            };
             done = Some((replaced, unused, changing, Hint { ino, is_file }));
             Some(Change::Rename {
                 parent: from.0,

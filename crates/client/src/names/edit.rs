@@ -32,10 +32,11 @@ impl Core {
         };
         let newest = changing.end(&reply, &[Hint::of(&reply)], touched);
         match reply? {
-            MgrReply::Created { attr, new: false } if self.whole().is_none() => {
-                Ok((self.getattr(attr.ino).await?, false))
+            MgrReply::Created { attr, new: false } => {
+                let ino = attr.ino;
+                let seen = self.whole().and_then(|_| self.seen_attr(*attr, asked));
+                Ok((if let Some(attr) = seen { attr } else { self.getattr(ino).await? }, false))
             }
-            MgrReply::Created { attr, new: false } => Ok((self.seen_attr(*attr, asked), false)),
             MgrReply::Created { attr, new: true } => {
                 if kind == FileKind::Directory {
                     self.begin_names(attr.ino, asked);

@@ -71,10 +71,10 @@ impl Core {
             None => {}
         }
         let ino = match reply? {
-            MgrReply::Attr(attr) if attr.kind == FileKind::File && self.is_behind(attr.ino, asked) => {
-                attr.ino
-            }
-            MgrReply::Attr(attr) => return Ok(Some(self.seen_attr(*attr, asked))),
+            MgrReply::Attr(attr) => match (attr.ino, self.seen_attr(*attr, asked)) {
+                (_, Some(attr)) => return Ok(Some(attr)),
+                (ino, None) => ino,
+            },
             MgrReply::Held(attr) => attr.ino,
             other => return Err(unexpected("Lookup", &other)),
         };
@@ -150,10 +150,7 @@ impl Core {
                 listed.into_iter().for_each(|listed| self.listed(listed, &entries, end));
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
-                    let behind = |attr: &Attr| attr.kind == FileKind::File && self.is_behind(attr.ino, asked);
-                    if let Some(attr) = entry.attr.take().filter(|attr| !behind(attr)) {
-                        entry.attr = Some(self.seen_attr(attr, asked));
-                    }
+                    entry.attr = entry.attr.take().and_then(|attr| self.seen_attr(attr, asked));
                 }
                 Ok(Listing { entries, end, parent })
             }

@@ -195,6 +195,7 @@ impl Core {
         match reply? {
             MgrReply::Attr(attr) => {
                 state.inline.set(&attr);
+                state.told = self.sharing.note_told();
                 Ok(attr)
             }
             other => Err(unexpected("a change of a file's record", &other)),

@@ -145,7 +145,7 @@ impl Core {
         }
         let asked = self.sharing.now();
         match self.calls.ask(MgrRequest::GetAttr { ino: inode.ino }).await? {
-            MgrReply::Attr(attr) => drop(self.seen_attr(*attr, asked)),
+            MgrReply::Attr(attr) => drop(self.seen_attr_of(inode, *attr, asked)),
             other => return Err(unexpected("GetAttr", &other)),
         }
         Ok(())
@@ -303,7 +303,7 @@ impl Core {
         // Who holds the token hears of every change of its names: this answer is not behind.
         let asked = self.sharing.now();
         match self.calls.ask(MgrRequest::GetAttr { ino }).await? {
-            MgrReply::Attr(attr) => Ok(self.seen_attr(*attr, asked)),
+            MgrReply::Attr(attr) => Ok(self.seen_attr_of(&inode, *attr, asked)),
             other => Err(unexpected("GetAttr", &other)),
         }
     }

@@ -9,6 +9,7 @@
 //! | a claim | a token: the claim did not name it |
 //! | a recall | a token of an inode that was not known here: it may have been recalled |
 //! | a token given back | attributes of a file: what was known here may have been newer |
+//! | a change of a file answered, and what was known of it here dropped | the same |
 //! | a change of names begun or ended | attributes of what is no file |
 //! | a name made in a directory that is not followed | that a new directory is empty |
 //!
@@ -25,6 +26,10 @@ pub(crate) struct Sharing {
     claims: AtomicU64,
     recalls: AtomicU64,
     given_back: AtomicU64,
+    /// Changes of files that the manager has answered.
+    told: AtomicU64,
+    /// The last of them of which nothing is known here any more.
+    dropped: AtomicU64,
     /// Beginnings and ends of changes of names, and of attributes of what is no file.
     changes: AtomicU64,
     names_elsewhere: AtomicU64,
@@ -38,6 +43,7 @@ pub(crate) struct Moment {
     claims: u64,
     recalls: u64,
     given_back: u64,
+    told: u64,
     changes: u64,
     names_elsewhere: u64,
 }
@@ -54,9 +60,10 @@ pub(crate) struct ChangeAlone(u64);
 impl Sharing {
     /// The whole file system is held under `grant`.
     pub fn whole(grant: Grant) -> Sharing {
-        let [claims, recalls, given_back, changes, names_elsewhere, resolving] = Default::default();
+        let [claims, recalls, given_back, told, dropped, changes, names_elsewhere, resolving] =
+            Default::default();
         let whole = AtomicU64::new(grant.0);
-        Sharing { whole, claims, recalls, given_back, changes, names_elsewhere, resolving }
+        Sharing { whole, claims, recalls, given_back, told, dropped, changes, names_elsewhere, resolving }
     }
 
     /// The grant under which everything is held, while nobody else is there.
@@ -80,6 +87,7 @@ impl Sharing {
             claims: self.claims.load(SeqCst),
             recalls: self.recalls.load(SeqCst),
             given_back: self.given_back.load(SeqCst),
+            told: self.told.load(SeqCst),
             changes: self.changes.load(SeqCst),
             names_elsewhere: self.names_elsewhere.load(SeqCst),
         }
@@ -97,6 +105,14 @@ impl Sharing {
     pub fn note_given_back(&self) {
         self.given_back.fetch_add(1, SeqCst);
     }
+    /// A change of a file was answered; its number.
+    pub fn note_told(&self) -> u64 {
+        self.told.fetch_add(1, SeqCst) + 1
+    }
+    /// What is known here of a file is dropped; its last change had this number, 0: none. Before it can be asked for again.
+    pub fn note_dropped(&self, told: u64) {
+        self.dropped.fetch_max(told, SeqCst);
+    }
     /// A name will be made in a directory of which not all names are known.
     pub fn note_name_elsewhere(&self) {
         self.names_elsewhere.fetch_add(1, SeqCst);
@@ -113,6 +129,10 @@ impl Sharing {
     /// Whether tokens of files were given back.
     pub fn gave_back_since(&self, asked: Moment) -> bool {
         self.given_back.load(SeqCst) != asked.given_back
+    }
+    /// Whether a change of some file was answered of which nothing is known here any more.
+    pub fn dropped_since(&self, asked: Moment) -> bool {
+        self.dropped.load(SeqCst) > asked.told
     }
     /// Whether a change of names began or ended.
     pub fn changed_since(&self, asked: Moment) -> bool {
@@ -181,16 +201,30 @@ mod tests {
                 sharing.claimed_since(asked),
                 sharing.claimed_or_recalled_since(asked),
                 sharing.gave_back_since(asked),
+                sharing.dropped_since(asked),
                 sharing.changed_since(asked),
                 sharing.named_elsewhere_since(asked),
             ]
         };
-        assert_eq!(happened(&|| ()), [false; 5]);
-        assert_eq!(happened(&|| sharing.note_claim()), [true, true, false, false, false]);
-        assert_eq!(happened(&|| sharing.note_recall()), [false, true, false, false, false]);
-        assert_eq!(happened(&|| sharing.note_given_back()), [false, false, true, false, false]);
-        assert_eq!(happened(&|| _ = sharing.begin_change()), [false, false, false, true, false]);
-        assert_eq!(happened(&|| sharing.note_name_elsewhere()), [false, false, false, false, true]);
+        assert_eq!(happened(&|| ()), [false; 6]);
+        assert_eq!(happened(&|| sharing.note_claim()), [true, true, false, false, false, false]);
+        assert_eq!(happened(&|| sharing.note_recall()), [false, true, false, false, false, false]);
+        assert_eq!(happened(&|| sharing.note_given_back()), [false, false, true, false, false, false]);
+        assert_eq!(happened(&|| _ = sharing.begin_change()), [false, false, false, false, true, false]);
+        assert_eq!(happened(&|| sharing.note_name_elsewhere()), [false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn what_is_dropped_makes_old_what_was_asked_before_its_last_change() {
+        let sharing = Sharing::whole(Grant(3));
+        let asked = sharing.now();
+        let told = sharing.note_told();
+        assert!(!sharing.dropped_since(asked), "it is known here");
+        sharing.note_dropped(0);
+        assert!(!sharing.dropped_since(asked), "another file, which nobody has changed");
+        let later = sharing.now();
+        sharing.note_dropped(told);
+        assert!(sharing.dropped_since(asked) && !sharing.dropped_since(later));
     }
 
     #[test]

@@ -191,6 +191,59 @@ async fn names_and_attributes_that_arrive_late_are_not_believed() {
     assert_eq!(content(&client).await, [2; 8192]);
 }
 
+/// Files that nobody uses are forgotten; what the manager said of them before they were written is not believed then.
+#[tokio::test]
+async fn attributes_from_before_a_write_are_not_believed_when_the_file_is_forgotten() {
+    let asks: [fn(&MgrRequest) -> bool; 3] = [
+        |request| matches!(request, MgrRequest::ReadDir { .. }),
+        |request| matches!(request, MgrRequest::Lookup { .. }),
+        |request| matches!(request, MgrRequest::Mutate { change: Change::Create { .. }, .. }),
+    ];
+    for (case, ask) in asks.into_iter().enumerate() {
+        let mut world = World::new(2, 1);
+        let client = world.mount(idle());
+        let (ino, _) = made(&client).await;
+        let client = world.mount(Tunables { files_to_cache_max: 1, ..idle() });
+        let handle = client.open(ino, RW).await.unwrap();
+        client.write(handle, 0, &[1; 3000]).await.unwrap();
+        *world.manager.which.lock().unwrap() = ask;
+        let late = world.manager.on_their_way.write().await;
+        let asks = tokio::spawn({
+            let client = client.clone();
+            async move {
+                let dir = InodeNo::ROOT;
+                match case {
+                    0 => {
+                        let listing = client.readdir(dir, 0, 100, true).await.unwrap();
+                        listing.entries.into_iter().find_map(|entry| entry.attr)
+                    }
+                    1 => client.lookup(dir, b"f").await.ok(),
+                    _ => Some(
+                        client.create(dir, b"f", FileKind::File, 0o644, 0, 0, 0, b"", true).await.unwrap().0,
+                    ),
+                }
+            }
+        });
+        until("it is asked", || world.manager.kept_back.load(SeqCst) > 0).await;
+        *world.manager.which.lock().unwrap() = |_| false;
+        client.fsync(ino, false).await.unwrap();
+        client.release(handle);
+        // What looks for work in the background lets go of it.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for at in 0..50 {
+            let name = format!("{at}");
+            let other =
+                client.create(InodeNo::ROOT, name.as_bytes(), FileKind::File, 0o644, 0, 0, 0, b"", false);
+            other.await.unwrap();
+        }
+        drop(late);
+        let said = asks.await.unwrap();
+        assert!(said.is_none_or(|attr| attr.size == 3000), "case {case}: an old answer");
+        assert_eq!(client.getattr(ino).await.unwrap().size, 3000, "case {case}");
+        assert_eq!(content(&client).await, [1; 3000], "case {case}");
+    }
+}
+
 #[tokio::test]
 async fn a_cut_that_is_fsynced_beside_a_hole_is_there_after_a_crash() {
     let mut world = World::new(2, 1);
