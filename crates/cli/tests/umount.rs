@@ -183,10 +183,16 @@ fn an_unmount_waits_for_a_manager_that_is_away() {
         mounts.mount(path);
     }
     let processes = [0, 1].map(|mount| mounts.process(mount));
-    for mount in 0..2 {
-        fs::write(mounts.at(mount, &mount.to_string()), vec![7; 3 << 20]).unwrap();
-    }
+    let files = [0, 1].map(|mount| {
+        let mut file = File::create(mounts.at(mount, &mount.to_string())).unwrap();
+        file.write_all(&[7]).unwrap();
+        file
+    });
     mounts.cluster.kill(|name| name == "manager");
+    // Of this nothing is told before: what has nothing to tell ends at once.
+    for mut file in files {
+        file.write_all(&vec![7; 3 << 20]).unwrap();
+    }
     rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::empty()).unwrap();
     kill_process(processes[1], Signal::TERM).unwrap();
     let live = || mounts.cluster.processes().iter().filter(|(name, _)| name.starts_with("mount")).count();
@@ -203,7 +209,7 @@ fn an_unmount_waits_for_a_manager_that_is_away() {
     }
     mounts.mount(&mounts.all[0]);
     for mount in 0..2 {
-        assert!(fs::read(mounts.at(0, &mount.to_string())).unwrap() == vec![7; 3 << 20], "{mount}");
+        assert!(fs::read(mounts.at(0, &mount.to_string())).unwrap() == vec![7; 1 + (3 << 20)], "{mount}");
     }
     mounts.cluster.down();
 }
