@@ -180,9 +180,14 @@ impl Cluster {
         self.map.pdisk(id).is_some_and(|p| p.state == PdiskState::Ok)
     }
 
-    /// Whether strip `i` of a group moves because its pdisk is gone.
+    /// Whether it counts, or catches up.
+    fn is_back(&self, id: PdiskId) -> bool {
+        self.map.pdisk(id).is_some_and(|p| p.state.written())
+    }
+
+    /// Whether strip `i` of a group moves because its pdisk is gone. One that is back may wait for others that are lost.
     fn is_lost(&self, row: &[PdiskId], want: &[PdiskId], i: usize) -> bool {
-        row.get(i) != want.get(i) && row.get(i).is_some_and(|id| !self.counts(*id))
+        row.get(i) != want.get(i) && row.get(i).is_some_and(|id| !self.is_back(*id))
     }
 
     /// Whether any of a group's strips does.
@@ -268,12 +273,14 @@ impl Cluster {
     }
 
     /// Whether there is something to make a group's strips from, or nothing left to wait for: a pdisk that may
-    /// be back, and is not given up.
+    /// be back, and is not given up. What is given up is made of those that catch up as well: these may wait for it.
     fn can_make(&self, pool: &PoolEntry, row: &[PdiskId]) -> bool {
-        let counts = |id: &PdiskId| self.counts(*id);
         let given_up = |id: &PdiskId| self.map.pdisk(*id).is_some_and(PdiskEntry::given_up);
-        row.iter().filter(|id| counts(id)).count() >= needed(pool)
-            || row.iter().all(|id| counts(id) || given_up(id))
+        let enough =
+            |there: &dyn Fn(&PdiskId) -> bool| row.iter().filter(|id| there(id)).count() >= needed(pool);
+        let back = |id: &PdiskId| self.is_back(*id);
+        enough(&|id| self.counts(*id))
+            || row.iter().any(given_up) && (enough(&back) || row.iter().all(|id| back(id) || given_up(id)))
     }
 
     /// What may start now, by urgency.
@@ -305,7 +312,7 @@ impl Cluster {
                 if row[i] == want[i] || under_way.iter().any(|m| m.strip == strip) {
                     continue;
                 }
-                if lacks && counts(&row[i]) {
+                if lacks && self.is_back(row[i]) {
                     continue; // when the lost ones are there
                 }
                 if row.contains(&want[i]) {

@@ -285,6 +285,45 @@ fn of_a_group_that_has_lost_a_strip_nothing_else_moves() {
     assert!(!entry(&stage).table.iter().any(|id| [PdiskId(1), PdiskId(2)].contains(id)));
 }
 
+/// The other copies are given up, and what is back waits for them: they are made of it, and it goes nowhere before that.
+#[test]
+fn what_is_given_up_is_made_of_a_pdisk_that_is_back() {
+    let of = pool(4);
+    let descs: Vec<_> = of.pdisks.iter().map(|p| (p.id, NodeId(p.id.0))).collect();
+    let desc = |(id, node)| PdiskDesc { id, node, enclosure: None, weight: 64 << 20 };
+    let descs: Vec<_> = descs.into_iter().map(desc).collect();
+    let table = LayoutTable::build("2way".parse().unwrap(), &descs, 0, GROUPS, 3).unwrap();
+    let table = table.group_ids().flat_map(|g| table.members(g).to_vec()).collect();
+    let mut stage = Stage::of(4, "2way", PoolEntry { width: 2, table, ..of });
+    (1..=4).for_each(|node| stage.register(node, 1, 9));
+    stage.renew_all();
+    let back_without_its_log = |stage: &mut Stage, id, life| stage.register_with(id, life, 9, None);
+    let state = |stage: &Stage, id| stage.cluster.map().pdisk(PdiskId(id)).unwrap().state;
+    wish(&mut stage, 1, PdiskWish::Drain);
+    back_without_its_log(&mut stage, 2, 2);
+    assert_eq!(state(&stage, 2), PdiskState::Returning);
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    back_without_its_log(&mut stage, 1, 2);
+    stage.pass_without(&[2], 1);
+    assert_eq!(state(&stage, 1), PdiskState::Returning);
+    let both = |stage: &Stage| {
+        entry(stage).table.chunks_exact(2).filter(|row| row.iter().all(|id| id.0 <= 2)).count()
+    };
+    assert!(both(&stage) > 0, "no group is on both");
+    let mut rounds = 0;
+    while both(&stage) > 0 {
+        for m in &entry(&stage).moves {
+            let row = &entry(&stage).table[2 * m.group.0 as usize..][..2];
+            let source = row[usize::from(m.strip.0)];
+            assert!(source == PdiskId(2) || !row.contains(&PdiskId(2)), "{m:?} waits for what is given up");
+        }
+        assert_eq!(state(&stage, 1), PdiskState::Returning);
+        fill(&mut stage, |_| true);
+        rounds += 1;
+        assert!(rounds < 1000, "it does not end");
+    }
+}
+
 /// Every way a group of three can be laid out anew over six pdisks, with every set of the old ones lost.
 #[test]
 fn a_lost_strip_goes_where_nothing_has_to_make_room_first() {
