@@ -11,7 +11,8 @@
 //! 2. The new pdisk's server makes everything of it there and says so.
 //! 3. When all moves of a group are done the table is switched, in one map change.
 //!
-//! A move to a pdisk that stops counting is taken back. Nothing but the map and what pdisks hold is
+//! A move to a pdisk that stops counting is taken back, and those that hold all its places and do not get on
+//! give way to others. Nothing but the map and what pdisks hold is
 //! needed to go on after any crash.
 
 use std::{
@@ -75,7 +76,10 @@ impl Cluster {
         let keep = self.to_hold(&self.map.pools[at], now);
         let news = self.replan(at, &keep, &mut moving, step);
         let pool = &self.map.pools[at];
-        let taken_back = self.to_take_back(pool, &keep, &moving);
+        let mut taken_back = self.to_take_back(pool, &keep, &moving);
+        let mut give_way = self.to_give_way(pool, &mut moving, now);
+        give_way.retain(|m| !taken_back.contains(m));
+        taken_back.append(&mut give_way);
         let waiting = pool.moves.len() < moving.work_left(pool) || !moving.filled.is_empty();
         if news || !taken_back.is_empty() || waiting && now >= moving.stepped + STEP_MIN {
             moving.stepped = now;
@@ -176,6 +180,35 @@ impl Cluster {
         pool.moves.iter().filter(|m| !fits(&m.to) || !urgent(m)).copied().collect()
     }
 
+    /// Moves that hold all places of a pdisk and do not get on, where others could have them.
+    fn to_give_way(&self, pool: &PoolEntry, moving: &mut Moving, now: Duration) -> Vec<StripMove> {
+        let mut held: BTreeMap<PdiskId, Vec<StripMove>> = BTreeMap::new();
+        for m in &pool.moves {
+            held.entry(m.to).or_default().push(*m);
+        }
+        let waits = |to: PdiskId, held: Vec<StripMove>| {
+            let disk = self.disks.get(&to).filter(|_| held.len() >= FILLS_MAX)?;
+            // It says why, or has done its part and the group's others wait.
+            let waits = !disk.waits.is_empty() || held.iter().all(|m| moving.filled.contains(m));
+            waits.then_some((to, disk.moved, held))
+        };
+        let full = held.into_iter().filter_map(|(to, held)| waits(to, held)).collect();
+        let mut still = moving.still(full, now);
+        still.retain(|(to, held)| self.others_wait(pool, *to, held, moving));
+        still.into_iter().flat_map(|(_, held)| moving.give_way(held, now)).collect()
+    }
+
+    /// Whether a strip of a group that has not had its turn could move to a pdisk, beside those that do.
+    fn others_wait(&self, pool: &PoolEntry, to: PdiskId, held: &[StripMove], moving: &Moving) -> bool {
+        let width = usize::from(pool.width.max(1));
+        let target = moving.plan.as_ref().map_or(&pool.table, |plan| &plan.target);
+        let rows = pool.table.chunks_exact(width).zip(target.chunks_exact(width));
+        (0u32..).map(GroupId).zip(rows).any(|(group, (row, want))| {
+            let wants = want.contains(&to) && !row.contains(&to) && !held.iter().any(|m| m.group == group);
+            wants && !moving.had_its_turn(group) && self.can_make(pool, row)
+        })
+    }
+
     fn counts(&self, id: PdiskId) -> bool {
         self.map.pdisk(id).is_some_and(|p| p.state == PdiskState::Ok)
     }
@@ -234,7 +267,7 @@ impl Cluster {
         changed.extend(&ready);
 
         // Start.
-        let started = self.starts(&pool, keep, &mut plan.target);
+        let started = self.starts(&pool, keep, &mut plan.target, moving);
         changed.extend(started.iter().map(|m| m.group));
         if !changed.is_empty() {
             let epoch = self.bump();
@@ -284,7 +317,13 @@ impl Cluster {
     }
 
     /// What may start now, by urgency.
-    fn starts(&self, pool: &PoolEntry, keep: &[PdiskId], target: &mut [PdiskId]) -> Vec<StripMove> {
+    fn starts(
+        &self,
+        pool: &PoolEntry,
+        keep: &[PdiskId],
+        target: &mut [PdiskId],
+        moving: &Moving,
+    ) -> Vec<StripMove> {
         let width = usize::from(pool.width.max(1));
         let counts = |id: &PdiskId| self.counts(*id);
         let mut to: BTreeMap<PdiskId, usize> = BTreeMap::new();
@@ -295,7 +334,8 @@ impl Cluster {
         }
         let rows = pool.table.chunks_exact(width).zip(target.chunks_exact_mut(width));
         let mut differ: Vec<_> = (0u32..).zip(rows).filter(|(_, (row, want))| row != want).collect();
-        differ.sort_by_key(|(g, (row, _))| (row.iter().filter(|id| counts(id)).count(), *g));
+        let left = |row: &[PdiskId]| row.iter().filter(|id| counts(id)).count();
+        differ.sort_by_key(|(g, (row, _))| (moving.had_its_turn(GroupId(*g)), left(row), *g));
         let mut started = Vec::new();
         for (g, (row, want)) in differ {
             if !self.can_make(pool, row) {

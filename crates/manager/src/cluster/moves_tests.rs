@@ -324,6 +324,49 @@ fn what_is_given_up_is_made_of_a_pdisk_that_is_back() {
     }
 }
 
+/// What cannot be made yet holds all places of a pdisk: others have their turn, and it is tried again when they are done.
+#[test]
+fn moves_that_do_not_get_on_give_way_to_others() {
+    let mut stage = Stage::of(4, "2+1p", pool(4));
+    (1..=4).for_each(|node| stage.register(node, 1, 0));
+    stage.renew_all();
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    stage.pass_without(&[], 1);
+    let held = |stage: &Stage| -> BTreeSet<GroupId> {
+        entry(stage).moves.iter().filter(|m| m.to == PdiskId(1)).map(|m| m.group).collect()
+    };
+    let left = |stage: &Stage| entry(stage).table.iter().filter(|id| **id == PdiskId(2)).count();
+    let stuck = held(&stage);
+    assert_eq!(stuck.len(), 8, "as many as may move to one pdisk");
+    // While they get on nothing gives way, however long it takes.
+    let pass = |stage: &mut Stage, waits: &str, moved: u64| {
+        for at in 0..40 {
+            let waits = waits.to_owned();
+            stage.renew(1, PdiskReport { waits, moved: moved * at, ..report(1, 1, 0) });
+            stage.now += std::time::Duration::from_secs(1);
+            (2..=4).for_each(|node| drop(stage.renew(node, report(node, 1, 0))));
+            stage.tell(Event::Tick);
+        }
+    };
+    pass(&mut stage, "", 0);
+    pass(&mut stage, "waits", 1);
+    assert_eq!(held(&stage), stuck);
+    while fill(&mut stage, |m| m.to != PdiskId(1)) > 0 {}
+    let others = left(&stage) - stuck.len();
+    assert!(others > 0, "nobody else is to move there");
+    pass(&mut stage, "waits", 0);
+    assert!(fill(&mut stage, |m| !stuck.contains(&m.group)) > 0, "what could be made starves");
+    fill(&mut stage, |m| !stuck.contains(&m.group));
+    assert_eq!(left(&stage), stuck.len());
+    stage.pass_without(&[], 1);
+    assert_eq!(held(&stage), stuck, "they are tried again");
+    sound(&stage);
+    pass(&mut stage, "waits", 0);
+    assert_eq!(held(&stage), stuck, "nobody else wants their places");
+    finish(&mut stage);
+    assert_eq!(left(&stage), 0);
+}
+
 /// Every way a group of three can be laid out anew over six pdisks, with every set of the old ones lost.
 #[test]
 fn a_lost_strip_goes_where_nothing_has_to_make_room_first() {
