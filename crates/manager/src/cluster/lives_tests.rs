@@ -1,7 +1,8 @@
 //! Stories of managers that are restarted: what one life gave or asked, told to the next.
 
-use base::{Grant, InodeNo, NodeId, SessionId, tunables::Tunables};
+use base::{Grant, InodeNo, MemberId, NodeId, SessionId, tunables::Tunables};
 use wire::{
+    map::{LimitedMember, Limits},
     mgr::{MgrError, MgrReply, MgrRequest},
     token::{Need, Recall, Token, TokenMode},
 };
@@ -146,4 +147,31 @@ fn no_lease_is_longer_than_a_restore_expects() {
     tunables.set("leaseDuration", "300s").unwrap();
     assert_eq!(tunables.lease_duration(), LEASE_MAX);
     tunables.set("leaseDuration", "301s").unwrap_err();
+}
+
+/// What it wants is unresolved, and who would resolve it is gone: neither asks the other for anything.
+#[test]
+fn who_resolves_nothing_does_not_wait_for_a_resolver_that_is_gone() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    let limits = Limits { read_only: true, ..Limits::default() };
+    stage.cluster.map.limited.push(LimitedMember { member: MemberId(9), limits });
+    stage.asker = MemberId(9);
+    let ticket = stage.open_beside(3);
+    stage.tell(Event::Tick);
+    let guest = stage.opened(ticket).0;
+    stage.asker = MemberId(0);
+    detach(&mut stage, first);
+    let read = stage.acquire(guest, 100, Need::Read);
+    for _ in 0..LEASE.as_secs() + 2 {
+        stage.renew_client(guest);
+        stage.pass_without(&[], 1);
+    }
+    assert!(!stage.replies.contains_key(&read), "it would read half a stripe");
+    assert!(!stage.cluster.clients.contains_key(&second), "nobody resolves while it is there");
+    let ticket = stage.open_beside(4);
+    stage.pass_without(&[], 1);
+    let fourth = stage.opened(ticket).0;
+    let pass = asked_for_pass(&mut stage, fourth);
+    pass_done(&mut stage, fourth, pass);
+    assert!(!stage.granted(read).1);
 }

@@ -215,11 +215,20 @@ impl Cluster {
         let mut gone: Vec<(SessionId, &str)> = Vec::new();
         for (fs, tokens) in &self.tokens {
             let locks = self.locks.get(fs);
-            let lapsed = self.clients.iter().filter(|(id, client)| {
-                let wanted = tokens.is_wanted(**id) || locks.is_some_and(|locks| locks.is_wanted(**id));
-                client.record.fs == *fs && now > client.renewed + self.lease && wanted
-            });
-            gone.extend(lapsed.map(|(&id, _)| (id, "its lease has run out and what it holds is wanted")));
+            let lapsed = self
+                .clients
+                .iter()
+                .filter(|(_, client)| client.record.fs == *fs && now > client.renewed + self.lease);
+            let lapsed: Vec<SessionId> = lapsed.map(|(&id, _)| id).collect();
+            // While it is there nobody resolves in its place.
+            let resolver = |id| tokens.is_resolver(id) && tokens.guest_waits();
+            for id in lapsed {
+                if tokens.is_wanted(id) || locks.is_some_and(|locks| locks.is_wanted(id)) {
+                    gone.push((id, "its lease has run out and what it holds is wanted"));
+                } else if resolver(id) {
+                    gone.push((id, "its lease has run out and somebody waits for who resolves"));
+                }
+            }
             if let Some(since) = now.checked_sub(RECALL_DEADLINE) {
                 let late = tokens.overdue(since).into_iter();
                 gone.extend(late.map(|id| (id, "it did not give up a token in time")));

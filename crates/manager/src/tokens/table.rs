@@ -162,6 +162,20 @@ impl Tokens {
         self.members.get(&session).is_some_and(|member| member.oldest_notice().is_some())
     }
 
+    /// Whether a session that resolves nothing waits for one who does: it asks nobody by name.
+    pub fn guest_waits(&self) -> bool {
+        let guest = |session: &SessionId| self.members.get(session).is_some_and(|member| member.guest);
+        let waits = |entry: &Entry| {
+            !entry.resolved && entry.waiting.iter().any(|w| w.need != Need::Names && guest(&w.session))
+        };
+        self.unresolved && self.inodes.values().any(waits)
+    }
+
+    /// Whether a session may be who is to resolve.
+    pub fn is_resolver(&self, session: SessionId) -> bool {
+        self.members.get(&session).is_some_and(|member| !member.guest)
+    }
+
     /// Who holds an inode.
     pub fn holders(&self, ino: InodeNo) -> Vec<(SessionId, Token)> {
         let entry = self.inodes.get(&ino);
