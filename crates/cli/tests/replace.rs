@@ -4,9 +4,16 @@
 
 mod common;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
-use common::{Cluster, Random, copy_tree, free_ports, ok, refused, same_tree, seed, until, write_tree};
+use common::{
+    Cluster, ROPEWALK, Random, copy_tree, free_ports, ok, refused, same_tree, seed, until, write_tree,
+};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -95,4 +102,77 @@ fn a_machine_that_has_joined_replaces_its_pdisks() {
     assert_eq!((&verified["found"], &verified["absent"]), (&0.into(), &0.into()), "{verified}");
     ok(&["umount", first.mnt().to_str().unwrap()]);
     [third, second, first].iter().for_each(|machine| machine.down());
+}
+
+/// Killed wherever it is, the same command finishes it: one new pdisk for each old one, and none that is forgotten.
+#[test]
+fn a_replacement_that_was_interrupted_is_finished_by_the_same_command() {
+    let cluster = Cluster::three(&["--pdisk-size", "192m"]);
+    let dir = cluster.dir();
+    let words = |more: &[&str]| -> Vec<String> {
+        let all = ["pdisk", "replace", "--dir", dir.to_str().unwrap()];
+        all.iter().chain(more).map(|word| (*word).to_owned()).collect()
+    };
+    let interrupted = |words: &[String], there: &dyn Fn() -> bool| {
+        let mut child = Command::new(ROPEWALK).args(words).stdout(Stdio::null()).spawn().unwrap();
+        let end = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() && !there() {
+            assert!(Instant::now() < end, "it is not there");
+        }
+        child.kill().unwrap();
+        !child.wait().unwrap().success()
+    };
+    let file = || fs::read_to_string(dir.join("cluster.toml")).unwrap();
+    let count = || cluster.json(&["pdisk", "list"]).as_array().unwrap().len();
+    let finish = |words: &[String], old: &str, new: &str| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let said = ok(&words);
+        assert!(said.contains(&format!("{new} takes the place of {old}")), "{said}");
+    };
+    let emptied = |old: &str| {
+        // It may have been killed while it had the server stopped.
+        ok(&["up", "--detach", "--dir", dir.to_str().unwrap()]);
+        assert!(!file().contains("replaces"), "{}", file());
+        assert_eq!(count(), 4, "one new pdisk");
+        until("the old one is empty", || state(&cluster, old) == "replace");
+        ok(&["pdisk", "remove", "--dir", dir.to_str().unwrap(), old]);
+        cluster.wait_all_ok(PATIENCE);
+    };
+    let tree = tempfile::tempdir().unwrap();
+    write_tree(tree.path(), 20, &mut Random(seed()));
+    copy_tree(tree.path(), &cluster.mnt().join("in"));
+
+    let place = |number: u32| dir.join(format!("nodes/n1/pdisk-{number}"));
+    let named_in_the_file = || file().contains("replaces");
+    let half_made = || place(5).join("log").exists();
+    let at_the_manager = || count() == 4;
+    type Point<'a> = (u32, &'a str, &'a str, &'a dyn Fn() -> bool);
+    let points: [Point<'_>; 3] = [
+        (4, "n1p1", "n1p2", &named_in_the_file),
+        (5, "n1p2", "n1p3", &half_made),
+        (6, "n1p3", "n1p2", &at_the_manager),
+    ];
+    for (number, old, new, there) in points {
+        let words = words(&[old]);
+        if interrupted(&words, there) {
+            finish(&words, old, new);
+        }
+        emptied(old);
+        assert!(place(number).join("label").exists());
+        same_tree(tree.path(), &cluster.mnt().join("in"));
+    }
+
+    // A new disk where a lost one was: the file does not name the old one any more.
+    let lost = place(6);
+    cluster.kill(|name| name == "n1");
+    fs::remove_dir_all(&lost).unwrap();
+    until("it is missing", || state(&cluster, "n1p2") == "missing");
+    let half_made = || Path::new(&lost).join("log").exists();
+    let words = words(&["n1p2", "--path", lost.to_str().unwrap()]);
+    if interrupted(&words, &half_made) {
+        finish(&words, "n1p2", "n1p3");
+    }
+    emptied("n1p2");
+    same_tree(tree.path(), &cluster.mnt().join("in"));
+    cluster.down();
 }

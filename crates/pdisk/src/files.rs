@@ -1,5 +1,6 @@
 //! The files of a pdisk: names, the label that says whose they are, making and opening them.
-//! The label is written last when a pdisk is made, so that a directory is a pdisk as a whole or not.
+//! The label gets its name last when a pdisk is made, so that a directory is a pdisk as a whole or not. It is written first:
+//! what an interrupted run made, its log in another directory as well, is known by it (`unfinished.rs`).
 //!
 //! Label, 4096 bytes (docs/format-pdisk.md "Label"); the same bytes open the log file:
 //! ```text
@@ -41,7 +42,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"RWPDISK1";
 const LABEL: &str = "label";
-const LABEL_NEW: &str = "label.new";
+pub(crate) const LABEL_NEW: &str = "label.new";
 const LOCK: &str = "lock";
 
 /// Whose pdisk this is and how its files are laid out.
@@ -220,6 +221,11 @@ pub(crate) fn create(
     };
     let uuid = random_uuid()?;
     let label = Label { cluster: options.cluster, pdisk: options.pdisk, uuid, units, log_bytes, log_dir };
+    let (new, path) = (dir.join(LABEL_NEW), dir.join(LABEL));
+    let mut file = make(&new)?;
+    file.write_all(&label.encode()).map_err(PdiskError::io("write", &new))?;
+    file.sync_all().map_err(PdiskError::io("flush", &new))?;
+    sync_dir(dir)?;
 
     let log_path = label.log_path(dir, None);
     let log = make(&log_path)?;
@@ -254,10 +260,6 @@ pub(crate) fn create(
         file.sync_all().map_err(PdiskError::io("flush", &path))?;
     }
 
-    let (new, path) = (dir.join(LABEL_NEW), dir.join(LABEL));
-    let mut file = make(&new)?;
-    file.write_all(&label.encode()).map_err(PdiskError::io("write", &new))?;
-    file.sync_all().map_err(PdiskError::io("flush", &new))?;
     sync_dir(dir)?;
     std::fs::rename(&new, &path).map_err(PdiskError::io("rename", &new))?;
     sync_dir(dir)
@@ -316,7 +318,7 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<F
     })
 }
 
-fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
+pub(crate) fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
     match read_label(dir) {
         Ok(label) => {
             return Err(PdiskError::InUse { dir: dir.into(), pdisk: label.pdisk, cluster: label.cluster });
@@ -404,7 +406,7 @@ pub(crate) fn open_direct(
     })
 }
 
-fn sync_dir(dir: &Path) -> Result<(), PdiskError> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), PdiskError> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(PdiskError::io("flush", dir))
 }
 

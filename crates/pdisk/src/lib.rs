@@ -41,6 +41,7 @@ mod stats;
 mod store;
 mod strip;
 pub mod tools;
+mod unfinished;
 mod watch;
 
 pub use deletes::DeletesSeen;

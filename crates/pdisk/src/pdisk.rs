@@ -27,6 +27,7 @@ use crate::{
     report::{OpenReport, PdiskStats},
     state::State,
     store::Store,
+    unfinished,
 };
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.
@@ -57,6 +58,16 @@ impl Pdisk {
     /// Makes a new pdisk in `dir`, which must be empty or absent.
     pub fn create(dir: &Path, options: CreateOptions) -> Result<(), PdiskError> {
         files::create(dir, &options, |label| Head { number: 1, ..Head::default() }.encode(&label.uuid, &[]))
+    }
+
+    /// Whether a pdisk can be made in `dir`: it is empty or absent.
+    pub fn is_free(dir: &Path) -> Result<(), PdiskError> {
+        unfinished::is_free(dir)
+    }
+
+    /// Removes what an interrupted [`Pdisk::create`] of this pdisk left; true if it is there as a whole, and stays.
+    pub fn clear_unfinished(dir: &Path, cluster: ClusterId, pdisk: PdiskId) -> Result<bool, PdiskError> {
+        unfinished::clear(dir, cluster, pdisk)
     }
 
     /// Whose pdisk is in `dir`: cluster and number.

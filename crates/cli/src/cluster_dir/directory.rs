@@ -118,6 +118,9 @@ pub struct PdiskFile {
     pub dir: PathBuf,
     /// Its size.
     pub size: ByteSize,
+    /// The pdisk whose place it takes, until `pdisk replace` has ended: one that was interrupted goes on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<PdiskId>,
 }
 
 impl ClusterFile {
@@ -459,7 +462,12 @@ mod tests {
                 id: NodeId(1),
                 name: "n1".into(),
                 addr: "127.0.0.1:2".parse::<std::net::SocketAddr>().unwrap().into(),
-                pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
+                pdisks: vec![PdiskFile {
+                    id: PdiskId(1),
+                    dir: "d".into(),
+                    size: ByteSize(1 << 30),
+                    replaces: None,
+                }],
             }],
             secret: Some("01".repeat(32)),
             former_secret: Some("02".repeat(32)),

@@ -145,6 +145,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
                     id: PdiskId(n * per_node + p + 1),
                     dir: PathBuf::from(format!("nodes/n{}/pdisk{}", n + 1, p + 1)),
                     size,
+                    replaces: None,
                 })
                 .collect(),
         })

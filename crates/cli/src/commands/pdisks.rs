@@ -148,7 +148,8 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
     Ok(name)
 }
 
-/// Makes it, and names it to the manager; its name, and the node's in this directory and number.
+/// Makes it, and names it to the manager; its name, and the node's in this directory and number. What an interrupted run began
+/// in the place of `like` is gone on with.
 fn register(
     dir: &mut ClusterDir,
     node: &str,
@@ -165,31 +166,48 @@ fn register(
     // What an interrupted one left in the file has a number too.
     let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
     let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
-    let cluster = dir.file.cluster_id()?;
     let known = find_node(&report.map, node)?;
-    let entry = dir.file.nodes.iter_mut().find(|n| n.id == known.id).with_context(|| elsewhere(known))?;
-    let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
-    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{}/pdisk-{}", entry.name, id.0)));
-    let full = dir.path.join(&path);
-    if let Some(parent) = full.parent() {
-        access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
+    let before = dir.file.clone();
+    let at = before.nodes.iter().position(|n| n.id == known.id).with_context(|| elsewhere(known))?;
+    let entry = &mut dir.file.nodes[at];
+    let (node_id, node_name) = (entry.id, entry.name.clone());
+    let begun = entry.pdisks.iter().find(|p| like.is_some() && p.replaces == like).cloned();
+    let new = match begun {
+        Some(begun) => begun,
+        None => {
+            let size =
+                place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
+            let path =
+                place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{}/pdisk-{}", entry.name, id.0)));
+            let full = dir.path.join(&path);
+            pdisk::Pdisk::is_free(&full).with_context(|| format!("make a pdisk in {}", full.display()))?;
+            // A new disk where the lost one was: the server must not look for the old one there.
+            entry.pdisks.retain(|p| Some(p.id) != like || dir.path.join(&p.dir) != full);
+            let new = PdiskFile { id, dir: path, size, replaces: like };
+            entry.pdisks.push(new.clone());
+            new
+        }
+    };
+    let PdiskFile { id, dir: path, size, .. } = new;
+    let full = dir.path.join(path);
+    // First the file, then the pdisk and the manager: who is interrupted finds by it what was begun, and groups that move to a
+    // pdisk that no server will ever open would wait for it for ever. A pdisk that only the file names is left out by its server.
+    ClusterDir::save(&dir.path, &dir.file)?;
+    if let Err(error) = make_files(dir, &full, id, size, place.log_dir) {
+        dir.file = before;
+        ClusterDir::save(&dir.path, &dir.file)?;
+        return Err(error);
     }
-    let options =
-        pdisk::CreateOptions { log_dir: place.log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
-    pdisk::Pdisk::create(&full, options)
-        .with_context(|| format!("make a pdisk of {size} in {}", full.display()))?;
-    access::close(&full)?;
-    let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&entry.id)).count() + 1;
+    let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&node_id)).count() + 1;
     let taken = |name: &String| report.map.pdisks.iter().any(|p| p.name == *name);
     let name = (number..).map(|n| format!("{node}p{n}")).find(|n| !taken(n)).unwrap_or_default();
-    let (node_id, node_name) = (entry.id, entry.name.clone());
     let uses = |pool: &&PoolEntry| like.is_none_or(|like| pool.pdisks.iter().any(|p| p.id == like));
     let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
-    entry.pdisks.push(PdiskFile { id, dir: path, size });
-    // First the file, then the manager: groups that move to a pdisk that no server will ever open would wait for it
-    // for ever. A pdisk that only the file names is left out by its server.
+    // An interrupted run may have named it already.
+    if let Some(there) = report.map.pdisk(id).filter(|there| there.nodes.contains(&node_id)) {
+        return Ok((there.name.clone(), node_name, node_id));
+    }
     let undone = || format!("not added; {} can be removed", full.display());
-    ClusterDir::save(&dir.path, &dir.file).with_context(undone)?;
     let request =
         MgrRequest::PdiskAdd { pdisk: id, name: name.clone(), node: node_id, capacity: size.0, pools };
     if let Err(error) = link::run(async { Link::new(dir)?.manager(&request).await }) {
@@ -199,11 +217,13 @@ fn register(
         })?;
         let there = report.map.pdisk(id);
         if there.is_none_or(|there| !there.nodes.contains(&node_id)) {
-            let taken = there.is_some();
+            // What an interrupted run began may have waited too long: numbers only rise.
+            let taken = there.is_some() || id <= given;
+            dir.file = before;
             dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
             ClusterDir::save(&dir.path, &dir.file)?;
             if taken {
-                // All that is in it was made just now; the directory itself may be where a disk is mounted.
+                // All that is in it was made by this command; the directory itself may be where a disk is mounted.
                 let log = pdisk::Pdisk::log_path(&full).ok();
                 empty(&full).with_context(undone)?;
                 log.map(fs::remove_file);
@@ -215,11 +235,37 @@ fn register(
     Ok((name, node_name, node_id))
 }
 
+/// Makes the files of a pdisk, unless an interrupted run made them all; an error leaves none.
+fn make_files(
+    dir: &ClusterDir,
+    full: &Path,
+    id: PdiskId,
+    size: ByteSize,
+    log_dir: Option<PathBuf>,
+) -> Result<()> {
+    let cluster = dir.file.cluster_id()?;
+    let what = || format!("make a pdisk of {size} in {}", full.display());
+    if let Some(parent) = full.parent() {
+        access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    if !pdisk::Pdisk::clear_unfinished(full, cluster, id).with_context(what)? {
+        let options = pdisk::CreateOptions { log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
+        let made = pdisk::Pdisk::create(full, options);
+        if made.is_err() {
+            pdisk::Pdisk::clear_unfinished(full, cluster, id).ok(); // what hinders that is said already
+        }
+        made.with_context(what)?;
+    }
+    access::close(full).map(drop)
+}
+
 /// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
 pub fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     let pid_file = dir.pid_file(name);
     let Some(pid) = pid_file::live_pid(&pid_file) else {
-        output::line(format!("{name} does not run; it knows its pdisks when it is started"));
+        output::line(format!(
+            "{name} does not run; it knows its pdisks when it is started (`ropewalk up --detach`)"
+        ));
         return Ok(());
     };
     let before = link::run(async { Link::new(dir)?.cluster().await })?;
@@ -262,29 +308,50 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     let known = node_of(&report.map, old)?;
     let here = dir.file.node(known.id).with_context(|| elsewhere(known))?;
     let before = here.pdisks.iter().find(|p| p.id == old);
-    let before = before.with_context(|| format!("cluster.toml has no {old}"))?.clone();
-    if path.is_none() && before.dir.is_absolute() {
+    // What an interrupted run began: the old one may be out of the file since.
+    let begun = here.pdisks.iter().find(|p| p.replaces == Some(old)).cloned();
+    let size_before = begun.as_ref().or(before).map(|p| p.size);
+    let size_before = size_before.with_context(|| format!("cluster.toml has no {old}"))?;
+    if let Some(before) = before.filter(|p| path.is_none() && begun.is_none() && p.dir.is_absolute()) {
         bail!(
             "--path: say in which directory the new one is to be; {pdisk} is in {}, on a disk of its own",
             before.dir.display()
         );
     }
     let path = path.as_deref().map(path::absolute).transpose().context("--path")?;
-    // A new disk where the lost one was: the server must not look for the old one there.
-    let in_its_place = path.as_ref() == Some(&dir.path.join(&before.dir));
-    if in_its_place {
-        dir.file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != old));
+    let path = path.or(begun.as_ref().map(|p| p.dir.clone()));
+    let elsewhere =
+        |p: &PdiskFile| path.as_ref().is_some_and(|path| dir.path.join(&p.dir) != dir.path.join(path));
+    if let Some(begun) = begun.filter(elsewhere) {
+        let there = dir.path.join(&begun.dir);
+        if let Some(named) = report.map.pdisk(begun.id).filter(|p| p.nodes.contains(&known.id)) {
+            bail!(
+                "an interrupted run has begun {} in {} in the place of {pdisk}: say --path {2} to go on with it, or \
+                 take it out first (`ropewalk pdisk fail {0}`, `ropewalk pdisk remove {0}`)",
+                named.name,
+                there.display(),
+                there.display()
+            );
+        }
+        output::line(format!("what an interrupted run began in {} is not used", there.display()));
+        dir.file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != begun.id));
     }
-    let node = known.name.clone();
+    let (node, node_id) = (known.name.clone(), known.id);
     let state = report.map.pdisk(old).map(|p| p.state);
-    let place = Place { size: Some(size.unwrap_or(before.size)), path, log_dir: log_dir.clone() };
+    let place = Place { size: Some(size.unwrap_or(size_before)), path, log_dir: log_dir.clone() };
     let name = add(&mut dir, &node, place, Some(old))?;
-    // One that only does not count yet (its server starts, it catches up) may hold what nobody else has: it is not given up for that.
+    // Out of the file: a new disk is where it was. One that only does not count yet (its server starts, it catches up) may hold
+    // what nobody else has: it is not given up for that.
+    let in_its_place = dir.file.node(node_id).is_none_or(|node| node.pdisks.iter().all(|p| p.id != old));
     let is_lost = in_its_place || state == Some(PdiskState::Failed);
     let wish = if is_lost { PdiskWish::Fail } else { PdiskWish::Drain };
     link::run(async {
         let link = Link::new(&dir)?;
         link.manager(&MgrRequest::PdiskSet { pdisk: old, wish }).await
+    })?;
+    ClusterDir::change(&dir.path, |file| {
+        let pdisks = file.nodes.iter_mut().flat_map(|node| &mut node.pdisks);
+        pdisks.filter(|p| p.replaces == Some(old)).fold(false, |_, p| p.replaces.take().is_some())
     })?;
     output::line(format!(
         "{name} takes the place of {pdisk}; when that is shown as \"replace\", `ropewalk pdisk remove {pdisk}` takes it out"
