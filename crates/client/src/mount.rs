@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{BufPool, Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
+use base::{
+    BufPool, Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, Version, presence::boot_time,
+};
 use net::Endpoint;
 use parking_lot::Mutex;
 use rustix::process::Pid;
@@ -391,8 +393,12 @@ impl Blocks for StripeBlocks {
         stripe::parity_ranges(geometry.code, geometry.strip_len, dirty)
     }
 
-    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>> {
-        Box::pin(async move { self.io.write(write).await.map_err(block_error) })
+    fn write<'a>(
+        &'a self,
+        write: WriteStripe,
+        next: &'a (dyn Fn() -> Version + Send + Sync),
+    ) -> BoxFuture<'a, Result<BlockMeta, BlockError>> {
+        Box::pin(async move { self.io.write_when_room(write, next).await.map_err(block_error) })
     }
 
     fn read(

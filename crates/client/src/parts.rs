@@ -3,7 +3,7 @@
 
 use std::{future::Future, pin::Pin, time::Instant};
 
-use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId};
+use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId, Version};
 use stripe::{BlockMeta, BlockRead, WriteStripe};
 use wire::{
     mgr::{MgrReply, MgrRequest},
@@ -52,8 +52,13 @@ pub trait Blocks: Send + Sync {
     /// What of the block must be in `pieces` when `dirty` is written, so that parity can be computed.
     fn parity_ranges(&self, pool: PoolId, block_size: u32, dirty: &[Range]) -> Vec<Range>;
 
-    /// Stores a new version; answered when it is complete. One version of a block at a time.
-    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>>;
+    /// Stores a new version; answered when it is complete. One version of a block at a time. What is tried again is a version
+    /// of its own, `next`.
+    fn write<'a>(
+        &'a self,
+        write: WriteStripe,
+        next: &'a (dyn Fn() -> Version + Send + Sync),
+    ) -> BoxFuture<'a, Result<BlockMeta, BlockError>>;
 
     /// Reads ranges of the newest complete version. With no range at all: only its meta.
     fn read(

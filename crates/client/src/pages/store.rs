@@ -311,7 +311,8 @@ impl Core {
             pieces,
             previous,
         };
-        self.blocks.write(write).await.map_err(|error| self.block_error("write", inode, block, &error))
+        let next = || self.next_version(inode);
+        self.blocks.write(write, &next).await.map_err(|error| self.block_error("write", inode, block, &error))
     }
 
     /// Stops new flushes of the inode and waits until none is in flight.

@@ -259,7 +259,11 @@ impl Blocks for FakeBlocks {
         ranges
     }
 
-    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>> {
+    fn write<'a>(
+        &'a self,
+        write: WriteStripe,
+        _: &'a (dyn Fn() -> Version + Send + Sync),
+    ) -> BoxFuture<'a, Result<BlockMeta, BlockError>> {
         Box::pin(async move {
             self.writes.fetch_add(1, SeqCst);
             *self.last_pieces.lock().unwrap() = write.pieces.iter().map(|(_, b)| b.len()).collect();

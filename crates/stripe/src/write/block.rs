@@ -35,13 +35,16 @@ pub struct WriteStripe {
 }
 
 impl StripeIo {
-    /// Writes a block. Returns what is known of it now; on an error its last complete version stands.
-    ///
-    /// Near the end of a pdisk its reserve is all there is for new versions, and comes back as versions are
-    /// adopted. Writes that each hold a part of it would wait for one another: who finds none gives back what
-    /// it holds, and goes on when it is alone.
-    pub async fn write(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
-        let first = self.write_once(write.clone()).await;
+    /// Writes a block, and waits for room: near the end of a pdisk its reserve is all there is for new versions, and comes
+    /// back as versions are adopted. Writes that each hold a part of it would wait for one another: who finds none
+    /// gives back what it holds, and goes on when it is alone, with a version of its own (`next`): a request to discard the
+    /// one before that got no answer may still be carried out.
+    pub async fn write_when_room(
+        &self,
+        write: WriteStripe,
+        next: &(dyn Fn() -> Version + Send + Sync),
+    ) -> Result<BlockMeta, StripeError> {
+        let first = self.write(write.clone()).await;
         let Err(StripeError::NoSpace { .. }) = first else { return first };
         let shared = &self.shared;
         let until = Instant::now() + shared.config.deadline;
@@ -53,7 +56,7 @@ impl StripeIo {
         loop {
             shared.adoption.adopt_soon();
             tokio::time::sleep(shared.config.retry_pause).await;
-            match self.write_once(write.clone()).await {
+            match self.write(WriteStripe { version: next(), ..write.clone() }).await {
                 Err(StripeError::NoSpace { .. }) if Instant::now() < until => {
                     self.clear_abandoned(write.stripe, until).await?;
                 }
@@ -62,7 +65,8 @@ impl StripeIo {
         }
     }
 
-    async fn write_once(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
+    /// Writes a block. Returns what is known of it now; on an error its last complete version stands.
+    pub async fn write(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
         let shared = &self.shared;
         let stripe = write.stripe;
         let started = Instant::now();

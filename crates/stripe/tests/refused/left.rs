@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -119,4 +119,48 @@ async fn a_pdisk_that_goes_missing_is_not_waited_for_before_the_next_write() {
         let written = timeout(enough, writing).await;
         written.expect("it waits for a pdisk that is missing").unwrap().unwrap();
     }
+}
+
+/// There is no room for the first version. What discards it is carried out when the answer has been given up, and again at any later time.
+struct Full {
+    prepared: Mutex<Vec<Version>>,
+    discarded: Mutex<Vec<Version>>,
+}
+
+impl NsdTransport for Full {
+    fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>> {
+        let answer = match &call.request {
+            NsdRequest::Prepare { strip, .. } => {
+                let mut prepared = self.prepared.lock().unwrap();
+                prepared.push(strip.info.version);
+                match prepared.len() {
+                    1 => Err(Fault::Refused(NsdRefusal::Strip(StripRefusal::NoSpace))),
+                    _ => Ok((NsdReply::Done, Bytes::new())),
+                }
+            }
+            NsdRequest::Discard { items, .. } => {
+                let mut discarded = self.discarded.lock().unwrap();
+                discarded.extend(items.iter().map(|(_, version)| version));
+                match discarded.len() {
+                    1 => Err(Fault::Timeout),
+                    _ => Ok((NsdReply::Outcomes(vec![Ok(()); items.len()]), Bytes::new())),
+                }
+            }
+            _ => Ok((NsdReply::Done, Bytes::new())),
+        };
+        Box::pin(async move { answer })
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_when_there_is_room_no_late_discard_removes() {
+    let server = Arc::new(Full { prepared: Mutex::default(), discarded: Mutex::default() });
+    let (_keep, views) = watch::channel(view(&[PdiskState::Ok]));
+    let io = StripeIo::new(server.clone(), views, SessionCell::default(), Arc::new(()), IoConfig::default());
+    let seq = AtomicU64::new(1);
+    let next = || Version { grant: Grant(1), seq: seq.fetch_add(1, SeqCst) };
+    io.write_when_room(unit(StripeId::default(), next()), &next).await.unwrap();
+    let written = *server.prepared.lock().unwrap().last().unwrap();
+    let discarded = server.discarded.lock().unwrap().clone();
+    assert!(discarded.len() > 1 && !discarded.contains(&written), "{written}: {discarded:?}");
 }
