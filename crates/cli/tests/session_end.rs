@@ -9,6 +9,7 @@ mod mounts;
 use std::{
     fs::{self, File},
     io::{Read, Write},
+    process::Stdio,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -82,7 +83,8 @@ fn nobody_waits_in_a_session_that_has_ended() {
     [writer, reader].into_iter().for_each(|thread| thread.join().unwrap());
     let began = Instant::now();
     let mut umount = std::process::Command::new(ROPEWALK);
-    let mut umount = umount.args(["umount", mounts.all[1].to_str().unwrap()]).spawn().unwrap();
+    umount.args(["umount", mounts.all[1].to_str().unwrap()]).stderr(Stdio::piped());
+    let mut umount = umount.spawn().unwrap();
     let status = loop {
         if let Some(status) = umount.try_wait().unwrap() {
             break status;
@@ -90,7 +92,10 @@ fn nobody_waits_in_a_session_that_has_ended() {
         assert!(began.elapsed() < AT_ONCE, "the unmount waits on\n{}", mounts.cluster.logs());
         thread::sleep(Duration::from_millis(50));
     };
-    assert!(status.success(), "{status}");
+    let mut said = String::new();
+    umount.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!status.success(), "what was written is lost, and it does not say so: {said}");
+    assert!(said.contains("lost is what was written last to 1 files (inodes "), "{said}");
     println!("unmounted after {:?}", began.elapsed());
     drop(servers);
     mounts.cluster.wait_all_ok(Duration::from_secs(120));

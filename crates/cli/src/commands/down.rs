@@ -47,8 +47,13 @@ pub fn left_running(dir: &ClusterDir) -> String {
 
 /// Ends every process that the cluster has on this machine, in order.
 pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
+    // What a mount has lost is no reason to go on running.
+    let mut lost = Ok(());
     for mountpoint in mounts::mounts_of(dir) {
-        mount::unmount(&mountpoint, force)?;
+        match mount::unmount(&mountpoint, force) {
+            Err(error) if error.is::<mount::Lost>() => lost = lost.and(Err(error)),
+            outcome => outcome?,
+        }
         output::line(format!("unmounted {}", mountpoint.display()));
     }
     for name in dir.server_names() {
@@ -66,5 +71,5 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
             control::kill(pid);
         }
     }
-    Ok(())
+    lost
 }

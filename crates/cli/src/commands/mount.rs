@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::Child,
     time::{Duration, Instant},
 };
@@ -184,6 +184,9 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     let in_several = places() > 1;
     let goes_on = || in_several && places() > 0;
     let server = server_of(mountpoint);
+    // Before it can end.
+    let file = server.as_ref().ok().copied().flatten().and_then(|(pid, _)| pid_file::held_by(pid));
+    let file = file.as_ref();
     if let Err(error) = &server {
         output::note(&format!("{error:#}. Whether all is written that was written there is not known"));
     }
@@ -193,7 +196,7 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
             fuse::detach(mountpoint)?;
         }
         return match server {
-            Ok(process) if !goes_on() => unmount_by_force(mountpoint, device, process),
+            Ok(process) if !goes_on() => unmount_by_force(mountpoint, device, process, file),
             _ => Ok(()),
         };
     }
@@ -206,14 +209,21 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         outcome => outcome?,
     }
     let process = server.ok().flatten().filter(|_| !goes_on());
-    let Some(process) = process.filter(|process| !ended(*process, HELD_AFTER)) else { return Ok(()) };
+    let Some(process) = process else { return Ok(()) };
+    let is_lost = || match file.and_then(pid_file::said_lost) {
+        Some(lost) => Err(Lost { mountpoint: mountpoint.into(), lost }.into()),
+        None => Ok(()),
+    };
+    if ended(process, file, HELD_AFTER) {
+        return is_lost();
+    }
     let holders = || fuse::held_elsewhere(device);
     let held = holders();
     if !held.is_empty() {
         output::note(&held_by(mountpoint, &held));
     }
-    if ended(process, UMOUNT_PATIENCE) {
-        return Ok(());
+    if ended(process, file, UMOUNT_PATIENCE) {
+        return is_lost();
     }
     if interrupt::asked() {
         bail!(Interrupted(format!(
@@ -256,10 +266,15 @@ fn held_by(mountpoint: &Path, holders: &[fuse::Holder]) -> String {
 
 /// Told to end, a mount's process takes its mount away itself and writes everything. As long as it does it has time. One that hangs
 /// is cut off from the kernel, so that nobody waits for it any more, and is killed if it does not end then.
-fn unmount_by_force(mountpoint: &Path, device: (u32, u32), process: Option<(u32, u64)>) -> Result<()> {
+fn unmount_by_force(
+    mountpoint: &Path,
+    device: (u32, u32),
+    process: Option<(u32, u64)>,
+    file: Option<&fs::File>,
+) -> Result<()> {
     let hangs = process.filter(|&process| {
         units::end(process.0);
-        !ended(process, FORCE_PATIENCE)
+        !ended(process, file, FORCE_PATIENCE)
     });
     let is_interrupted = |pid| match interrupt::asked() {
         true => bail!(Interrupted(format!(
@@ -272,22 +287,33 @@ fn unmount_by_force(mountpoint: &Path, device: (u32, u32), process: Option<(u32,
     if device_at(mountpoint) == Some(device) {
         fuse::unmount(mountpoint, true)?;
     }
-    if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
-        is_interrupted(pid)?;
-        control::kill(pid);
-        output::note(&format!(
-            "{}: process {pid} did not end and was killed; what it had not yet written is lost",
-            mountpoint.display()
-        ));
-    }
+    let Some((pid, _)) = hangs.filter(|&process| !ended(process, file, KILL_PATIENCE)) else {
+        if let Some(lost) = file.and_then(pid_file::said_lost) {
+            output::note(&Lost { mountpoint: mountpoint.into(), lost }.to_string());
+        }
+        return Ok(());
+    };
+    is_interrupted(pid)?;
+    control::kill(pid);
+    output::note(&format!(
+        "{}: process {pid} did not end and was killed; what it had not yet written is lost",
+        mountpoint.display()
+    ));
     Ok(())
 }
 
+/// A mount is gone, and with it something that was written there.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is unmounted, and lost is {lost}", mountpoint.display())]
+pub struct Lost {
+    mountpoint: PathBuf,
+    lost: String,
+}
+
 /// Waits for the end of a process; false if it lives on, and was not seen to write for so long.
-fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
+fn ended((pid, start): (u32, u64), file: Option<&fs::File>, patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
-    let file = pid_file::held_by(pid);
-    let wrote = || file.as_ref()?.metadata().ok()?.modified().ok();
+    let wrote = || file?.metadata().ok()?.modified().ok();
     let (begun, mut before, mut last) = (Instant::now(), wrote(), Instant::now());
     while ident::start_ticks(pid) == Some(start) {
         let now = wrote();

@@ -25,6 +25,9 @@ const END_PATIENCE: Duration = Duration::from_secs(300);
 /// And where as long was tried in vain to write it.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
+/// So many files that have lost something are named.
+const NAMED_MAX: usize = 16;
+
 /// How often whoever waits for the end hears that it goes on, as long as it does.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -79,6 +82,7 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             }
         };
         let _ = running.mount.set(Arc::downgrade(&mount)); // once
+        presence.says_lost()?;
         presence.ready()?;
         tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
         let told = tokio::select! {
@@ -97,10 +101,13 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             }
         };
         let left = || (mount.pages_written(), client.pool_use().dirty);
-        tokio::select! {
+        let ended: Result<()> = tokio::select! {
             ended = end => ended,
             never = tell_progress(&presence, left) => never,
-        }
+        };
+        let lost = ended.as_ref().err().and_then(|error| lost(&client, mount.has_lost_pages(), error));
+        presence.say_lost(lost.as_deref());
+        ended
     });
     if ended.is_ok() {
         tracing::info!("unmounted");
@@ -108,6 +115,22 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
     // All that it runs ends before its pid file goes.
     drop(runtime);
     ended
+}
+
+/// What is lost with a mount that ends with an error.
+fn lost(client: &client::Client, pages: bool, error: &anyhow::Error) -> Option<String> {
+    let (files, names) = client.unstored();
+    let numbers: Vec<String> = files.iter().take(NAMED_MAX).map(|ino| ino.0.to_string()).collect();
+    let more = if files.len() > NAMED_MAX { ", ..." } else { "" };
+    let files =
+        format!("what was written last to {} files (inodes {}{more})", files.len(), numbers.join(", "));
+    let what = [
+        (!numbers.is_empty()).then_some(files),
+        pages.then(|| "what programs had changed in mappings".to_owned()),
+        names.then(|| "names that were made last".to_owned()),
+    ];
+    let what: Vec<String> = what.into_iter().flatten().collect();
+    (!what.is_empty()).then(|| format!("{}: {error:#}", what.join(", ")))
 }
 
 fn is_not_durable(error: &fuse::MountError) -> bool {

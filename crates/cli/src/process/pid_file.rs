@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -14,6 +14,11 @@ use anyhow::{Context, Result};
 
 use super::ident::{own_scope, start_ticks};
 use crate::{cluster_dir::access, interrupt};
+
+/// The line of a process that says below it, before it ends, what became of what was written; those of older versions do not.
+const SAYS: &str = "says what is lost";
+/// Nothing is.
+const NOTHING: &str = "nothing";
 
 /// Makes the directory of a file. A client's copy of a cluster's directory holds `cluster.toml` only, at first.
 pub fn make_parent(file: &Path) -> Result<()> {
@@ -77,6 +82,28 @@ pub fn held_by(pid: u32) -> Option<fs::File> {
     files.filter(is_one).find_map(|file| fs::File::open(file).ok())
 }
 
+/// Its process says at its end what is lost ([`say_lost`]).
+pub fn say_so(mut held: &fs::File) -> std::io::Result<()> {
+    writeln!(held, "{SAYS}")
+}
+
+/// What is lost; `None`: nothing.
+pub fn say_lost(mut held: &fs::File, lost: Option<&str>) -> std::io::Result<()> {
+    writeln!(held, "{}", lost.map_or(NOTHING.to_owned(), |lost| lost.replace('\n', " ")))
+}
+
+/// What a process that has ended has said to be lost in the file that it held; `None`: nothing, or it does not say.
+pub fn said_lost(mut held: &fs::File) -> Option<String> {
+    let mut text = String::new();
+    held.rewind().and_then(|()| held.read_to_string(&mut text)).ok()?;
+    let mut said = text.lines().skip_while(|line| *line != SAYS).skip(1);
+    match (text.lines().any(|line| line == SAYS), said.next()) {
+        (false, _) | (_, Some(NOTHING)) => None,
+        (true, Some(lost)) => Some(lost.to_owned()),
+        (true, None) => Some("its process was killed; what it had not written is lost".to_owned()),
+    }
+}
+
 /// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
 pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     let end = Instant::now() + patience;
@@ -105,6 +132,13 @@ mod tests {
         let seen = held_by(std::process::id()).unwrap().metadata().unwrap();
         assert_eq!(seen.ino(), held.metadata().unwrap().ino());
         assert_eq!(seen.modified().unwrap(), stamp);
+        assert_eq!(said_lost(&held_by(std::process::id()).unwrap()), None, "an older one does not say");
+        say_so(&held).unwrap();
+        let seen = held_by(std::process::id()).unwrap();
+        assert!(said_lost(&seen).unwrap().contains("killed"));
+        say_lost(&held, None).unwrap();
+        assert_eq!(said_lost(&seen), None);
+        assert_eq!(live_pid(&path), Some(std::process::id()));
         let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
         fs::write(&path, elsewhere).unwrap();
         assert_eq!(live_pid(&path), None, "its number is somebody else's here");

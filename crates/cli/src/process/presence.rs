@@ -64,6 +64,18 @@ impl Presence {
         }
     }
 
+    /// Says that this process will say what is lost ([`Presence::say_lost`]).
+    pub fn says_lost(&self) -> Result<()> {
+        pid_file::say_so(&self.held).with_context(|| format!("write {}", self.pid.display()))
+    }
+
+    /// Says what is lost, if anything, to who waits for the end of this process.
+    pub fn say_lost(&self, lost: Option<&str>) {
+        if let Err(error) = pid_file::say_lost(&self.held, lost) {
+            tracing::warn!(%error, "who waits for the end of this process does not hear what is lost");
+        }
+    }
+
     /// Says that this process serves: to who started it, and to the service manager. Within the runtime.
     pub fn ready(&self) -> Result<()> {
         let mut options = access::options();
