@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, io::Write, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration};
 
-use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, until, write_tree};
+use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, unheard, until, write_tree};
 use serde_json::Value;
 
 const FAULT: &str = "ROPEWALK_PDISK_FAULT";
@@ -85,6 +85,8 @@ fn a_pdisk_fails_and_another_is_slow_under_load() {
     until("that one counts no more, the slow ones do", || only_bad(&cluster, "n2p1"));
     // Whole without the process that has it, as well.
     cluster.kill(|name| name == "n2");
+    let said = unheard(&["pdisk", "events", "--dir", cluster.dir().to_str().unwrap()]);
+    assert!(said.contains("since they do not answer") && said.contains("n2 at "), "{said}");
     same_tree(local.path(), &cluster.mnt().join("during"));
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use base::{events::Event, when::time_of_day};
 use serde::{Deserialize, Serialize};
 use wire::{
@@ -72,17 +72,14 @@ struct Status {
 /// `ropewalk pdisk events`.
 pub fn pdisk_events(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let mut rows = link::run(async {
+    let (mut rows, all) = link::run(async {
         let link = Link::new(&dir)?;
         let census = Census::take(&dir, &link).await;
-        if census.report.is_err() {
-            output::note("the manager does not answer: only what belongs to this machine is asked");
-        }
-        let mut rows = Vec::new();
+        let (mut rows, mut silent) = (Vec::new(), Vec::new());
         for (process, answer) in census.processes.iter().zip(census.ask(&link, &AdminRequest::Status).await) {
             let (name, address) = (&process.name, process.address());
             let Some(answer) = answer else {
-                output::note(&format!("{name} does not answer at {address}: its events are not shown"));
+                silent.push(format!("{name} at {address}"));
                 continue;
             };
             let Status { events } = serde_json::from_value(answer)?;
@@ -93,11 +90,19 @@ pub fn pdisk_events(listing: &Listing) -> Result<()> {
                 ProcessEventRow { process: name.clone(), event }
             }));
         }
-        Ok(rows)
+        let silent = match silent.is_empty() {
+            true => Ok(()),
+            false => Err(anyhow!(
+                "the events of some are not shown, since they do not answer: {}",
+                silent.join(", ")
+            )),
+        };
+        Ok((rows, census.report.map(drop).and(silent)))
     })?;
     rows.sort_by_key(|r| r.event.at_us);
     if listing.json {
-        return output::json(&rows);
+        output::json(&rows)?;
+        return all;
     }
     let cells = |r: &ProcessEventRow| {
         let e = &r.event;
@@ -105,7 +110,7 @@ pub fn pdisk_events(listing: &Listing) -> Result<()> {
         vec![ago(e.at_us), severity, r.process.clone(), e.name.clone(), e.text.clone()]
     };
     output::table(&["WHEN", "SEVERITY", "PROCESS", "EVENT", "WHAT"], rows.iter().map(cells).collect());
-    Ok(())
+    all
 }
 
 /// A pdisk knows its number only: what it says begins with that.
