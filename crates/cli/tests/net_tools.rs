@@ -125,6 +125,23 @@ fn figures_now() -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
+#[test]
+fn a_run_is_repeated_by_its_seed() {
+    let drawn = |seed: &[&str]| {
+        let words = ["lab", "net-figures", "drawn", "--runs", "2", "--seconds", "0.2", "--json"];
+        let output = common::ropewalk(&[&words, seed].concat());
+        // Whether so short a run reaches its figure is not asked.
+        let figures: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+        let runs = figures[0]["runs"].as_array().unwrap().iter();
+        runs.map(|run| run["drawn"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = drawn(&[]);
+    let seed = first[0].rsplit_once("seed ").unwrap().1;
+    assert_eq!(drawn(&["--seed", seed]), first);
+    assert_ne!(first[0], first[1]);
+}
+
 /// How many links a run can use, by the name of what was drawn.
 fn usable(run: &Value) -> u64 {
     let drawn = run["drawn"].as_str().unwrap();

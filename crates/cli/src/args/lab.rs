@@ -238,6 +238,9 @@ pub struct NetFigures {
     /// Seconds of one run
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
+    /// Draw the first run of each group from this number, as it was shown, and the others after it [default: the clock]
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// For scripts
     #[arg(long)]
     pub json: bool,

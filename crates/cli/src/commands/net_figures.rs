@@ -1,5 +1,7 @@
 //! `ropewalk lab net-figures`.
 
+use std::time::UNIX_EPOCH;
+
 use anyhow::{Context, Result, bail};
 use lab::netfigures::{Figure, Group, Settings, measure};
 
@@ -15,6 +17,7 @@ pub fn figures(args: &NetFigures) -> Result<()> {
         program: std::env::current_exe().context("find this program's own file")?,
         runs: args.runs,
         seconds: args.seconds,
+        seed: args.seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos() as u64)),
     };
     let bar = output::spinner("");
     let mut figures: Vec<Figure> = Vec::new();

@@ -1,10 +1,10 @@
 //! One figure of the transport and its runs; what is measured for it, and why it could not be.
 
-use std::{path::PathBuf, time::SystemTime};
+use std::{iter, path::PathBuf};
 
 use serde::Serialize;
 
-use crate::{ceiling::CeilingError, netperf::NetperfError, testbed::TestbedError};
+use crate::{ceiling::CeilingError, draw::Draw, netperf::NetperfError, testbed::TestbedError};
 
 /// What shall be measured and how long.
 #[derive(Clone, Debug)]
@@ -15,6 +15,16 @@ pub struct Settings {
     pub runs: u32,
     /// Seconds of one run; the first and last tenth are not counted.
     pub seconds: f64,
+    /// What the first run of a group is drawn from, as that shows it; the others follow from it.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// A seed for each run.
+    pub(super) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+        let mut draw = Draw::new(self.seed);
+        iter::once(self.seed).chain(iter::repeat_with(move || draw.word()))
+    }
 }
 
 /// One figure.
@@ -75,11 +85,4 @@ pub enum FigureError {
         /// What it said, or how it ended.
         reason: String,
     },
-}
-
-/// A number drawn from the clock: each run is another.
-pub(super) fn draw() -> u64 {
-    let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-    let x = (nanos ^ (nanos >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x ^ (x >> 27)
 }

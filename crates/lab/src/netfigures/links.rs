@@ -1,7 +1,7 @@
 //! Connections over several links: placed by probing, left to chance, and where nothing can be placed.
 
 use super::{
-    figure::{Figure, FigureError, Run, Settings, draw},
+    figure::{Figure, FigureError, Run, Settings},
     process::{client, iperf3, server},
 };
 use crate::{
@@ -96,9 +96,9 @@ pub(super) fn fixed(
     let connections = u32::from(links);
     let enough = FILLED * f64::from(links) * rate as f64 / 1e9;
     let (mut placed, mut chance, mut raw_rate) = (Vec::<Run>::new(), Vec::new(), 0.0);
-    for i in 1..=settings.runs {
+    for (i, seed) in (1..=settings.runs).zip(settings.seeds()) {
         tell(&format!("{group}: run {i} of {}", settings.runs));
-        let spec = Spec { links, rate: BitRate(rate), seed: draw(), ..Spec::default() };
+        let spec = Spec { links, rate: BitRate(rate), seed, ..Spec::default() };
         let bed = Testbed::scoped(spec)?;
         if i == 1 {
             raw_rate = raw(&bed, settings)?;
@@ -144,9 +144,8 @@ pub(super) fn fixed(
 /// Links, policy and join drawn: the links that can be used are.
 pub(super) fn drawn(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, FigureError> {
     let (mut runs, mut reached) = (Vec::new(), 0);
-    for i in 1..=settings.runs {
+    for (i, seed) in (1..=settings.runs).zip(settings.seeds()) {
         tell(&format!("drawn: run {i} of {}", settings.runs));
-        let seed = draw();
         let links = (seed % 3 + 2) as u8;
         let join = match (seed >> 8) % 4 {
             0 => Join::Ecmp { policy: 0 },
@@ -181,7 +180,7 @@ pub(super) fn drawn(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<V
 
 /// The hash sees addresses only: one link whatever is done, and the reason is told.
 pub(super) fn policy0(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, FigureError> {
-    let spec = Spec { join: Join::Ecmp { policy: 0 }, seed: draw(), ..Spec::default() };
+    let spec = Spec { join: Join::Ecmp { policy: 0 }, seed: settings.seed, ..Spec::default() };
     let one_link = spec.rate.gbit_per_second();
     let bed = Testbed::scoped(spec)?;
     let raw_rate = raw(&bed, settings)?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    figure::{Figure, FigureError, Run, Settings, draw},
+    figure::{Figure, FigureError, Run, Settings},
     process::{client, iperf3, server},
 };
 use crate::{
@@ -102,7 +102,7 @@ pub(super) fn rails(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<V
 /// direction.
 fn silent_way(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Figure, FigureError> {
     tell("rails: one way of a route");
-    let bed = Testbed::scoped(Spec { seed: draw(), ..Spec::default() })?;
+    let bed = Testbed::scoped(Spec { seed: settings.seed, ..Spec::default() })?;
     let [near, far] = [&bed.hosts[0], &bed.hosts[1]];
     let raw = iperf3(Some((near, far)), far.addrs[0], 32, settings.seconds)?.gbit_per_second;
     let (_server, addrs) = server(&settings.program, Some(far), &far.addrs)?;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
-    figure::{Figure, FigureError, Run, Settings, draw},
+    figure::{Figure, FigureError, Run, Settings},
     process::{client, server},
 };
 use crate::testbed::{BitRate, Host, Spec, Testbed};
@@ -18,7 +18,7 @@ const ROUNDS_MAX: u32 = 5;
 pub(super) fn transfer(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, FigureError> {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST)];
     let mut figures = compare("loopback", None, &loopback, settings, tell)?;
-    let spec = Spec { links: 1, rate: BitRate(1_000_000_000), seed: draw(), ..Spec::default() };
+    let spec = Spec { links: 1, rate: BitRate(1_000_000_000), seed: settings.seed, ..Spec::default() };
     let bed = Testbed::scoped(spec)?;
     let hosts = Some((&bed.hosts[0], &bed.hosts[1]));
     figures.extend(compare("link of 1 Gbit/s", hosts, &bed.hosts[1].addrs, settings, tell)?);
