@@ -115,13 +115,20 @@ pub fn sweep() -> Result<Vec<String>, TestbedError> {
 struct Held(fs::File);
 
 impl Held {
-    /// Waits until nobody else has it, no longer than so; none if there is no such file, any more.
+    /// Waits until nobody else has it, no longer than so; none if there is no such file.
     fn take(path: &Path, name: &str, within: Duration) -> Result<Option<Held>, TestbedError> {
+        match fs::File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => {
+                let file = other.map_err(system(format!("open {}", path.display())))?;
+                Held::wait(file, path, name, within).map(Some)
+            }
+        }
+    }
+
+    /// An error if who had it has removed it: what has its name now is another testbed.
+    fn wait(file: fs::File, path: &Path, name: &str, within: Duration) -> Result<Held, TestbedError> {
         let action = || system(format!("lock {}", path.display()));
-        let file = match fs::File::open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(action())?,
-        };
         let begun = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -135,9 +142,11 @@ impl Held {
                 Err(e) => return Err(action()(e.into())),
             }
         }
-        // Who had it has removed it; another testbed may have the name by now.
         let same = fs::metadata(path).and_then(|now| Ok(now.ino() == file.metadata()?.ino()));
-        Ok(same.unwrap_or(false).then_some(Held(file)))
+        match same.unwrap_or(false) {
+            true => Ok(Held(file)),
+            false => Err(TestbedError::NoTestbed { name: name.to_owned() }),
+        }
     }
 }
 
@@ -155,7 +164,8 @@ pub fn down(name: &str) -> Result<(), TestbedError> {
     let path = path(name);
     let held = Held::take(&path, name, REMOVAL_WITHIN)?;
     let spaces = spaces(name)?;
-    if spaces.is_empty() && held.is_none() {
+    // Without a file they are what is left of one; where a file has come since they are those of a new one.
+    if held.is_none() && (spaces.is_empty() || path.exists()) {
         return Err(TestbedError::NoTestbed { name: name.to_owned() });
     }
     end_processes(name, &spaces)?;
@@ -262,11 +272,13 @@ mod tests {
         let error = take(30).err().unwrap().to_string();
         assert!(error.contains("testbed bed is being removed by another process"), "{error}");
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| take(60_000).unwrap().is_none());
+            let file = fs::File::open(&path).unwrap();
+            let waits = scope.spawn(|| Held::wait(file, &path, "bed", Duration::from_secs(60)));
             // Its file goes, and then who held it.
             fs::remove_file(&path).unwrap();
             drop(held);
-            assert!(waits.join().unwrap(), "it is removed");
+            let removed = waits.join().unwrap();
+            assert!(matches!(removed, Err(TestbedError::NoTestbed { .. })), "it is removed");
         });
         // Another of the same name is not the one that was waited for.
         fs::write(&path, "{}").unwrap();
