@@ -57,7 +57,9 @@ class Page {
     list.replaceChildren(list.options[0], ...this.worksheets.map((sheet) => new Option(sheet.name, sheet.name)));
   }
 
-  says(text, wrong = false) {
+  /** `of`: what takes it back when it is so no more. */
+  says(text, wrong = false, of = "") {
+    at("status").dataset.of = of;
     at("status").textContent = text;
     at("status").className = wrong ? "wrong" : "";
   }
@@ -168,8 +170,7 @@ class Page {
       if (at("status").dataset.of === "events") this.says("");
       this.shownMarks();
     } catch (error) {
-      at("status").dataset.of = "events";
-      this.says(error.message, true);
+      this.says(error.message, true, "events");
     }
   }
 
@@ -197,7 +198,7 @@ class Page {
         this.times();
         this.shownMarks();
       };
-      this.source.onerror = () => { this.newest = null; this.says("the page's process does not answer; trying again", true); at("status").dataset.of = "events";
+      this.source.onerror = () => { this.newest = null; this.says("the page's process does not answer; trying again", true, "events");
         // Refused (too many pages, no password): the browser does not try by itself.
         if (this.source?.readyState === EventSource.CLOSED) this.opening = setTimeout(() => this.stream(), 5000);
       };
