@@ -11,7 +11,8 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::Path,
+    path::{Path, PathBuf},
+    process::Command,
     thread,
 };
 
@@ -308,4 +309,46 @@ fn what_is_looked_at_costs_few_messages() {
         let mut value = [0; 8];
         assert_eq!(rustix::fs::lgetxattr(file(&mounts, 0, i), "user.k", &mut value), Ok(1));
     }
+}
+
+/// Within a directory that another mount has moved, programs go on as before. Into another directory it can be moved at once, or, as the
+/// kernel would have it, when it has been looked at.
+#[test]
+fn what_another_mount_has_moved_is_moved_on() {
+    let mounts = Mounts::in_memory(2);
+    let (here, there) = (|name: &str| mounts.at(0, name), |name: &str| mounts.at(1, name));
+    for dir in ["a/moved/sub", "b", "c/other"] {
+        fs::create_dir_all(here(dir)).unwrap();
+    }
+    fs::write(here("a/moved/f"), "content").unwrap();
+    let held = File::open(here("a/moved")).unwrap();
+    assert_eq!(fs::read_dir(here("a/moved")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(there("b")).unwrap().count(), 0);
+    fs::rename(there("a/moved"), there("b/moved")).unwrap();
+
+    rustix::fs::renameat(&held, "f", &held, "g").unwrap();
+    rustix::fs::renameat(&held, "g", &held, "sub/g").unwrap();
+    let mut within = Command::new("sh");
+    within.args(["-c", "mv sub/g h && mv h ../../c/h"]).current_dir(here("b/moved"));
+    assert!(within.status().unwrap().success());
+    assert_eq!(fs::read_to_string(there("c/h")).unwrap(), "content");
+
+    let moved = |from: PathBuf, to: PathBuf, known: &str| {
+        if let Err(error) = fs::rename(&from, &to) {
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+            fs::metadata(if from.ends_with(known) { &from } else { &to }).unwrap();
+            fs::rename(from, to).unwrap();
+        }
+    };
+    moved(there("b/moved"), there("a/moved"), "moved");
+    moved(here("a/moved"), here("c/moved"), "moved");
+    fs::remove_dir(here("c/moved/sub")).unwrap();
+    moved(there("c/moved"), there("b/moved"), "moved");
+    moved(here("c/other"), here("b/moved"), "b/moved");
+    let names =
+        |dir: &str| fs::read_dir(there(dir)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let all: [Vec<_>; 3] = ["a", "b", "c"].map(names);
+    assert_eq!(all, [vec![], vec!["moved".into()], vec![std::ffi::OsString::from("h")]]);
+    drop(held);
+    mounts.cluster.down();
 }
