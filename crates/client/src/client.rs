@@ -4,7 +4,7 @@
 //! them, and each call as a whole ([`crate::waits`]), ends after the client's deadline without progress, with `EIO`
 //! and an event. A change that the manager has not answered by then goes on ([`crate::changes`]).
 
-use std::{sync::Arc, time::Instant};
+use std::{pin::pin, sync::Arc, time::Instant};
 
 use base::{BufPool, InodeNo};
 use bytes::Bytes;
@@ -131,7 +131,7 @@ impl Client {
 
     /// Changes attributes, size included; returns them.
     pub async fn setattr(&self, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
-        self.core.operation("set attributes", Some(ino), self.core.setattr(ino, set)).await
+        self.core.operation("set attributes", Some(ino), pin!(self.core.setattr(ino, set))).await
     }
 
     /// Target of a symlink.
@@ -212,7 +212,7 @@ impl Client {
         check_name(new_name)?;
         if !exchange {
             let (from, to) = ((parent, name), (new_parent, new_name));
-            let first = self.core.content_first(from, to);
+            let first = pin!(self.core.content_first(from, to));
             self.core.operation("rename", Some(parent), first).await?;
             if self.core.rename_ahead(from, to, no_replace).await {
                 return Ok(());
@@ -263,7 +263,7 @@ impl Client {
 
     /// Opens a file.
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
-        self.core.operation("open", Some(ino), self.core.open(ino, flags)).await
+        self.core.operation("open", Some(ino), pin!(self.core.open(ino, flags))).await
     }
 
     /// Closes a handle. Its data goes out in the background.
@@ -351,7 +351,7 @@ impl Client {
         // Names in a directory, or the file's own with all that it stands in.
         self.core.calls.told().await?;
         let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
-        let work = self.core.make_durable(&inode, 0, u64::MAX, data_only);
+        let work = pin!(self.core.make_durable(&inode, 0, u64::MAX, data_only));
         self.core.operation("fsync", Some(ino), work).await
     }
 
@@ -398,30 +398,30 @@ impl Client {
         privileges: Privileges,
     ) -> Result<(), Errno> {
         let file = self.core.file_to_write(handle)?;
-        let work = async {
+        let work = pin!(async {
             let _hold = self.core.hold_to_change(&file.inode, None, privileges, |_| Need::Write).await?;
             self.core.fallocate(&file.inode, mode, offset, len).await
-        };
+        });
         self.core.operation("fallocate", Some(file.inode.ino), work).await
     }
 
     /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.
     pub async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.core.file(handle)?;
-        let work = async {
+        let work = pin!(async {
             let _hold = self.core.hold(&file.inode, Need::Read).await?;
             self.core.seek_data(&file.inode, offset).await
-        };
+        });
         self.core.operation("seek", Some(file.inode.ino), work).await
     }
 
     /// SEEK_HOLE: the first position at or after `offset` in a hole; the end of the file is one.
     pub async fn seek_hole(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.core.file(handle)?;
-        let work = async {
+        let work = pin!(async {
             let _hold = self.core.hold(&file.inode, Need::Read).await?;
             self.core.seek_hole(&file.inode, offset).await
-        };
+        });
         self.core.operation("seek", Some(file.inode.ino), work).await
     }
 

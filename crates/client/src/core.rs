@@ -3,6 +3,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -221,11 +222,12 @@ impl Core {
     }
 
     /// What a program asked for: ends with `EIO` when it has not moved on for the client's patience, or the session ends.
+    /// Pinned where it is made: handed on by value it would be copied at each step from there, and lie there several times.
     pub async fn operation<T>(
         &self,
         name: &'static str,
         inode: Option<InodeNo>,
-        work: impl Future<Output = Result<T, Errno>>,
+        work: Pin<&mut impl Future<Output = Result<T, Errno>>>,
     ) -> Result<T, Errno> {
         self.calls.alive(waits::bounded(name, self.patience(), work)).await?.unwrap_or_else(|waits_for| {
             let inode = inode.map_or(0, |ino| ino.0);

@@ -15,7 +15,6 @@ use tokio::task::JoinHandle;
 
 use crate::{
     abi,
-    buffers::Payload,
     calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, Privileges},
     inodes::{Pages, Way},
     names::stale,
@@ -68,7 +67,6 @@ impl<C: Calls> Session<C> {
         self: &Arc<Self>,
         header: &Header,
         operation: Operation,
-        payload: Option<Payload>,
     ) -> Result<Answer, Errno> {
         let ino = header.ino;
         match operation {
@@ -77,13 +75,6 @@ impl<C: Calls> Session<C> {
                 self.create(header, &name, mode, flags, kill_suidgid).await
             }
             Operation::Tmpfile { mode, flags } => self.create_unnamed(header, mode, flags).await,
-            Operation::Read { fh, offset, size, .. } => {
-                Ok(Answer::Data(self.calls.read(handle(fh), offset, size).await?))
-            }
-            Operation::Write { fh, offset, write_flags, .. } => {
-                let payload = payload.ok_or(Errno(libc::EIO))?;
-                self.write(ino, fh, offset, write_flags, payload.bytes()).await
-            }
             Operation::Release { fh } => {
                 self.forget_file(handle(fh));
                 self.calls.release(handle(fh));
@@ -182,7 +173,11 @@ impl<C: Calls> Session<C> {
         Ok(Answer::Created(Box::new(attr), fh, answer_flags))
     }
 
-    async fn write(
+    pub(crate) async fn read(&self, fh: u64, offset: u64, size: u32) -> Result<Answer, Errno> {
+        Ok(Answer::Data(self.calls.read(handle(fh), offset, size).await?))
+    }
+
+    pub(crate) async fn write(
         self: &Arc<Self>,
         ino: InodeNo,
         fh: u64,

@@ -1,6 +1,6 @@
 //! Reads and writes of open files, under their tokens.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use super::{
     handle::{Handle, OpenFile, ReadData},
@@ -23,10 +23,10 @@ impl Core {
         }
         let range = (offset, len as u64);
         let need = |state: &FileState| state.read_need(range.0, range.1);
-        let work = async {
+        let work = pin!(async {
             let _hold = self.hold_for(&file.inode, Some(range), need).await?;
             self.read(&file, offset, len).await
-        };
+        });
         self.operation("read", Some(file.inode.ino), work).await
     }
 
@@ -60,7 +60,7 @@ impl Core {
         privileges: Privileges,
     ) -> Result<usize, Errno> {
         let len = data.len() as u64;
-        let work = async {
+        let work = pin!(async {
             loop {
                 let at = (placed || !self.appends(file)).then_some(offset);
                 let need = |state: &FileState| state.write_need(at, len);
@@ -71,7 +71,7 @@ impl Core {
                     return self.write_at(file, at, data).await;
                 }
             }
-        };
+        });
         self.operation("write", Some(file.inode.ino), work).await
     }
 

@@ -394,3 +394,15 @@ async fn a_new_directory_and_a_new_file_answer_what_is_not_there() {
     assert_eq!(client.lookup(dir, b"a").await.unwrap().ino, made.0.ino, "what was made is known");
     assert_eq!(world.manager.calls.load(SeqCst), asked);
 }
+
+/// Room for the waits of a call is made with each call, and copied to where it waits. Handed on by value from one step to the next
+/// it would lie there once for each.
+#[tokio::test]
+async fn a_read_or_a_write_brings_along_little() {
+    let mut world = World::new(1, 1);
+    let client = world.mount(calm());
+    let (_, handle) = new_file(&client, b"a", RW).await;
+    let read = size_of_val(&client.read(handle, 0, 4096));
+    let write = size_of_val(&client.write(handle, 0, &[7; 4096]));
+    assert!(read <= 4096 && write <= 4096, "{read} {write}");
+}
