@@ -63,7 +63,9 @@ impl ReadAttempt<'_> {
                     for (index, ranges) in asks {
                         let i = usize::from(index.0);
                         late_at[i].get_or_insert(Instant::now() + bound);
-                        asked.extend(self.ask(i, ranges));
+                        if let Some(ask) = self.ask(i, ranges) {
+                            asked.push(ask);
+                        }
                     }
                     continue;
                 }

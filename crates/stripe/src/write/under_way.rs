@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 
 type Asked<E> = Pin<Box<dyn Future<Output = E> + Send>>;
 
-/// Bytes of a payload below which a request is no task of its own.
+/// Bytes of a payload up to which a request is no task of its own.
 const SMALL: usize = 64 << 10;
 
 /// Each ends with an event.
@@ -26,7 +26,7 @@ impl<E: Send + 'static> UnderWay<E> {
 
     /// Begins `request`, whose payload has `bytes`; a small one when this is next waited for.
     pub fn ask(&mut self, bytes: usize, request: impl Future<Output = E> + Send + 'static) {
-        if bytes < SMALL {
+        if bytes <= SMALL {
             self.small.push(Box::pin(request));
         } else {
             self.large.spawn(request);
@@ -43,6 +43,20 @@ impl<E: Send + 'static> UnderWay<E> {
                 Some(event) = self.small.next() => Some(Ok(event)),
                 done = self.large.join_next() => done,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn small_requests_are_no_tasks_of_their_own() {
+        for (bytes, alone) in [(0, false), (SMALL, false), (SMALL + 1, true)] {
+            let mut asked = UnderWay::new();
+            asked.ask(bytes, async { tokio::task::try_id().is_some() });
+            assert_eq!(asked.next().await.map(Result::unwrap), Some(alone), "{bytes} bytes");
         }
     }
 }

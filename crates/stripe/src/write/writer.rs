@@ -149,7 +149,9 @@ impl<'a> Writer<'a> {
     pub async fn run(&mut self) -> Result<StripSet, StripeError> {
         let config = &self.io.shared.config;
         let mut views = self.io.shared.views.clone();
-        let mut tick = tokio::time::interval(config.retry_pause.max(Duration::from_millis(1)));
+        let pause = config.retry_pause.max(Duration::from_millis(1));
+        // Not at once: most writes are over before the first.
+        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let view = Arc::clone(&views.borrow_and_update());
