@@ -3,14 +3,19 @@
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
-use base::{OpClass, units::UNIT};
+use base::{OpClass, start::Work, units::UNIT};
 use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
     core::{Core, now},
     error::Errno,
-    files::{handle::OpenFile, inode::Inode, state::FileState},
+    files::{
+        handle::OpenFile,
+        inode::{Inode, Locked},
+        state::FileState,
+    },
     pages::{
+        loading::LoadWait,
         piece::{Content, OwnBuf},
         pool::Charge,
         room::RoomHold,
@@ -38,9 +43,16 @@ enum PartStep {
     /// Done; `complete`: the block was filled in sequence.
     Written { complete: bool },
     /// Units that are written in part come in first.
-    Load(Vec<Arc<crate::pages::loading::LoadWait>>),
+    Load(Edges),
     /// The file outgrows its inode.
     LeaveInode,
+}
+
+/// Units that must come in first: what to wait for, and the loads to begin when the file is no longer locked.
+#[derive(Default)]
+struct Edges {
+    waits: Vec<Arc<LoadWait>>,
+    loads: Vec<Work>,
 }
 
 impl Core {
@@ -189,7 +201,7 @@ impl Core {
                     self.note_unsettled(inode);
                     return Ok(complete);
                 }
-                PartStep::Load(waits) => self.wait_loads(waits).await?,
+                PartStep::Load(edges) => self.wait_edges(edges).await?,
                 PartStep::LeaveInode => self.leave_inode_if_above(inode, pos + data.len() as u64).await?,
             }
         }
@@ -212,9 +224,9 @@ impl Core {
             // An inline commit came in between.
             return Ok(PartStep::LeaveInode);
         }
-        let waits = self.load_edges(inode, &mut state, block, start, start + data.len() as u32);
-        if !waits.is_empty() {
-            return Ok(PartStep::Load(waits));
+        let edges = self.load_edges(inode, &mut state, block, start, start + data.len() as u32);
+        if !edges.waits.is_empty() {
+            return Ok(PartStep::Load(edges));
         }
         let raw = room.take(self.raw_bytes(state.attr.pool, new_units(&state, block, pos, end) * UNIT64)?);
         let (seq, grow) = (state.writes.next(), state.writes.grow_units(pos, data.len() as u64));
@@ -238,19 +250,19 @@ impl Core {
         Ok(PartStep::Written { complete })
     }
 
-    /// Starts loading the units that `from..to` covers in part and that hold bytes of the file.
+    /// What is absent of the units that `from..to` covers in part and that hold bytes of the file.
     fn load_edges(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
-        state: &mut crate::files::inode::Locked<'_>,
+        state: &mut Locked<'_>,
         block: u64,
         from: u32,
         to: u32,
-    ) -> Vec<Arc<crate::pages::loading::LoadWait>> {
+    ) -> Edges {
+        let mut missing = Edges::default();
         if !state.on_disk(block) {
-            return Vec::new();
+            return missing;
         }
-        let mut waits = Vec::new();
         let block_start = block * state.block_size();
         let edges = [(from, from / UNIT as u32), (to, to / UNIT as u32)];
         for (edge, unit) in edges {
@@ -258,10 +270,18 @@ impl Core {
             let counts = block_start + u64::from(unit) * UNIT64 < state.attr.size;
             let absent = state.block(block).is_none_or(|b| !b.missing(unit, unit + 1).is_empty());
             if inside && counts && absent {
-                waits.extend(self.start_load(inode, state, block, unit..unit + 1, OpClass::Read));
+                let (waits, load) = self.prepare_load(inode, state, block, unit..unit + 1, OpClass::Read);
+                missing.waits.extend(waits);
+                missing.loads.extend(load);
             }
         }
-        waits
+        missing
+    }
+
+    /// Begins the loads here, as a read does, and waits for them.
+    async fn wait_edges(self: &Arc<Core>, edges: Edges) -> Result<(), Errno> {
+        edges.loads.into_iter().for_each(|load| self.begin(load));
+        self.wait_loads(edges.waits).await
     }
 
     /// Makes bytes `from..to` read as zeros, in memory and in what will be stored. Only what the pdisks
@@ -309,10 +329,10 @@ impl Core {
         let unit = UNIT as u32;
         let mut charge = self.pool.charge(2 * UNIT64, self.patience()).await?;
         loop {
-            let waits = {
+            let edges = {
                 let mut state = inode.lock();
-                let waits = self.load_edges(inode, &mut state, block, from, to);
-                if waits.is_empty() {
+                let edges = self.load_edges(inode, &mut state, block, from, to);
+                if edges.waits.is_empty() {
                     let on_disk = state.on_disk(block);
                     let seq = state.writes.next();
                     let (pool, home) = (self.pool.clone(), state.attr.pool);
@@ -352,9 +372,9 @@ impl Core {
                     self.note_unsettled(inode);
                     return Ok(());
                 }
-                waits
+                edges
             };
-            self.wait_loads(waits).await?;
+            self.wait_edges(edges).await?;
             waits::moved();
         }
     }
