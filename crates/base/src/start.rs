@@ -4,6 +4,7 @@
 //! wakes any more stays with its waker, as it would stay with a runtime.
 
 use std::{
+    cell::Cell,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -20,6 +21,45 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub fn start(work: Work, go_on: impl FnOnce(Work) + Send + 'static) {
     let begun = Arc::new(Begun { state: Mutex::new(State::Polled { woken: false }) });
     begun.poll(work, go_on);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Lent {
+    No,
+    Offered,
+    Taken,
+}
+
+thread_local! {
+    static LENT: Cell<Lent> = const { Cell::new(Lent::No) };
+}
+
+/// Does `wake` with this thread lent to what it wakes first, which may go on here if it asks ([`take_thread`]): for a thread that has
+/// nothing better to do for a moment, and holds no lock. Another thread need not be woken then.
+pub fn lend_thread(wake: impl FnOnce()) {
+    struct Over;
+    impl Drop for Over {
+        fn drop(&mut self) {
+            LENT.set(Lent::No);
+        }
+    }
+    LENT.set(Lent::Offered);
+    let _over = Over;
+    wake();
+}
+
+/// Whether who asks, who was just woken, is to go on here. Once for each loan.
+pub fn take_thread() -> bool {
+    let offered = LENT.get() == Lent::Offered;
+    if offered {
+        LENT.set(Lent::Taken);
+    }
+    offered
+}
+
+/// Whether this thread is another's, who must not be waited for.
+pub fn is_thread_lent() -> bool {
+    LENT.get() != Lent::No
 }
 
 enum State<G> {
@@ -117,6 +157,23 @@ mod tests {
         assert!(gets.try_recv().is_ok());
         assert!(gets.try_recv().is_err(), "given on twice");
         assert_eq!(polls.load(Ordering::SeqCst), 1, "a wake-up polls nothing itself");
+    }
+
+    #[test]
+    fn a_thread_that_is_lent_is_taken_once_and_given_back() {
+        let (_, waker, gets) = begin(2, 0);
+        let (_, other, _gets) = begin(2, 0);
+        assert!(!take_thread() && !is_thread_lent());
+        lend_thread(|| {
+            waker.lock().take().expect("it was polled").wake();
+            assert!(is_thread_lent());
+            assert!(take_thread() && !take_thread(), "one goes on here");
+            other.lock().take().expect("it was polled").wake();
+            assert!(is_thread_lent() && !take_thread());
+        });
+        assert!(gets.try_recv().is_ok() && !is_thread_lent());
+        let panicking = || lend_thread(|| panic!("what goes on here"));
+        assert!(std::panic::catch_unwind(panicking).is_err() && !is_thread_lent());
     }
 
     #[test]

@@ -12,14 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::AlignedBuf;
+use base::{
+    AlignedBuf,
+    start::{is_thread_lent, lend_thread},
+};
 use bytes::Bytes;
 use common::*;
 use net::{
     Call, CallError, CallState, Endpoint, EndpointConfig, Lane, NetError, Payload, Response, Service, Status,
     Window, handler_fn,
 };
-use tokio::time::timeout;
+use tokio::{sync::oneshot, time::timeout};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_calls_at_once_each_get_their_own_reply() {
@@ -406,4 +409,41 @@ async fn bulk_connections_are_the_lower_of_both_sides() {
     assert_eq!(status.conns_wanted, 3);
     assert_eq!(status.connections.iter().filter(|c| c.lane == Lane::Control).count(), 1);
     assert!(status.connections.iter().all(|c| c.tcp.is_some() == (c.transport == "tcp")));
+}
+
+/// It saves waking another thread for the answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_goes_on_where_it_is_woken_if_that_thread_is_lent() {
+    let (waiting, waits) = std::sync::mpsc::channel::<oneshot::Sender<()>>();
+    let server = Endpoint::start(listening(1)).unwrap();
+    let handler = handler_fn(move |request| {
+        let waiting = waiting.clone();
+        async move {
+            if request.header.op != ECHO {
+                let (wake, woken) = oneshot::channel();
+                waiting.send(wake).unwrap();
+                woken.await.unwrap();
+            }
+            assert!(request.header.op != PANIC, "as asked");
+            drop(tokio::spawn(async {})); // It has its runtime there.
+            Response::ok(vec![is_thread_lent().into()])
+        }
+    });
+    server.serve(Service::Lab, handler);
+    let client = Endpoint::start(config(2)).unwrap();
+    let peer = client.peer(&[server.local_addrs()[0]]);
+    for (op, lent) in [(NEVER, true), (NEVER, false), (PANIC, true), (NEVER, true)] {
+        let (asking, asked) = (peer.clone(), call(op, b""));
+        let asked = tokio::spawn(async move { asking.call(asked).await });
+        let wake = tokio::task::block_in_place(|| waits.recv_timeout(SOON)).unwrap();
+        // The receiver has gone on from the first, which therefore waits.
+        assert_eq!(peer.call(call(ECHO, b"")).await.unwrap().body[..], [0]);
+        let send = move || wake.send(()).unwrap();
+        std::thread::spawn(move || if lent { lend_thread(send) } else { send() }).join().unwrap();
+        match timeout(SOON, asked).await.unwrap().unwrap() {
+            Ok(reply) => assert_eq!((op, reply.body[..].to_vec()), (NEVER, vec![lent.into()])),
+            Err(CallError::Status { status, .. }) => assert_eq!((op, status), (PANIC, Status::Internal)),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{ClusterId, Incarnation, PdiskId, units::UNIT};
+use base::{ClusterId, Incarnation, PdiskId, start::is_thread_lent, units::UNIT};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -299,6 +299,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if is_thread_lent() {
+            // The last handle went with an answer: this is a thread that would wait for itself.
+            let threads = Mutex::new(std::mem::take(&mut *self.threads.lock()));
+            let rest = Running { store: Arc::clone(&self.store), threads };
+            std::thread::spawn(move || drop(rest));
+            return;
+        }
         self.stop();
         // What is under way owns the files; when it has ended, another open may have them. A disk that
         // does not answer keeps the lock until it does.
@@ -343,5 +350,31 @@ mod tests {
         let (tx, rx) = std::sync::mpsc::channel();
         store.when_durable(store.lock(), u64::MAX, Box::new(move |ok| tx.send(ok).unwrap()));
         assert_eq!(rx.recv(), Ok(false), "nobody waits for ever");
+    }
+
+    #[test]
+    fn the_last_handle_may_go_with_an_answer_of_its_own_committer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, number) = (ClusterId(1), PdiskId(1));
+        Pdisk::create(dir.path(), CreateOptions::new(cluster, number, 16 << 20)).unwrap();
+        let node = IoNode::start(IoConfig::default()).unwrap();
+        let (pdisk, report) = Pdisk::open(dir.path(), OpenOptions::new(cluster, number), &node).unwrap();
+        let store = Arc::clone(&pdisk.0.store);
+        let incarnation = Incarnation(report.incarnation.0 + 1);
+        let mut state = store.lock();
+        let (rsn, _) = store.append(&mut state, &Record::Open { incarnation }, Bytes::new(), false).unwrap();
+        let (tx, rx) = std::sync::mpsc::channel();
+        let answer = move |_| {
+            drop(pdisk);
+            tx.send(is_thread_lent()).unwrap();
+        };
+        store.when_durable(state, rsn, Box::new(answer));
+        assert_eq!(rx.recv(), Ok(true));
+        let end = Instant::now() + Duration::from_secs(60);
+        while Arc::strong_count(&store) > 1 {
+            assert!(Instant::now() < end, "its threads wait for themselves");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(store.lock().failed, None);
     }
 }

@@ -1,6 +1,7 @@
 //! Requests given to their handlers, and answered.
 //!
-//! A handler is polled once by the receiver; if it is not ready it goes on as a task of its own when it is woken. Its reply
+//! A handler is polled once by the receiver; if it is not ready it goes on when it is woken: on the thread that wakes it, if that
+//! has nothing better to do (`base::start::lend_thread`), or as a task of its own. Its reply
 //! is always sent, also to a caller that gave up: the reply is what returns the window's room.
 
 use std::{
@@ -11,8 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::start::{Work, start as start_work, take_thread};
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
 use wire::{
     crc::crc32c,
     frame::{BODY_LEN_MAX, FrameKind, Header, PAYLOAD_LEN_MAX, Service, Status},
@@ -91,7 +93,20 @@ pub(crate) fn dispatch(
     let handling = Caught(start(|| handler.handle(request)));
     let runtime = conn.core.runtime.clone();
     let answering = Answering { handling, conn: Arc::clone(conn), header, since, waited: false };
-    base::start::start(Box::pin(answering), move |work| drop(runtime.spawn(work)));
+    start_work(Box::pin(answering), move |work| go_on(work, &runtime));
+}
+
+/// A handler that waited has been woken: it goes on where it was, if that thread is lent, and as a task otherwise.
+fn go_on(work: Work, runtime: &Handle) {
+    if !take_thread() {
+        return drop(runtime.spawn(work));
+    }
+    let _context = runtime.enter();
+    let again = runtime.clone();
+    let on = AssertUnwindSafe(|| start_work(work, move |work| drop(again.spawn(work))));
+    if catch_unwind(on).is_err() {
+        tracing::error!("a request could not be answered: a panic");
+    }
 }
 
 /// A request being carried out, and answered at its end.
