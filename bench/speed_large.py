@@ -153,7 +153,7 @@ class DiskWrite(Cluster):
 
 
 class Sync64k(Cluster):
-    """O_SYNC overwrites of 64 KiB by one thread on a disk, 1way and 4+2p, beside the same on the disk's own file system"""
+    """O_DSYNC overwrites of 64 KiB by one thread on a disk, 1way and 4+2p, beside the same on the disk's own file system"""
 
     on_disk = True
     goals = {"1way": 0.4, "4+2p": None}
@@ -169,11 +169,11 @@ class Sync64k(Cluster):
         write = lambda file: lambda: self.perf("write", "rand", file, "-r", "64k", "-n", f"{count}R", "-osync", "-noinv", "--seed", str(number + 1))["operations_per_second"]
         rates = dict(zip(self.files, in_turn(number, *[write(file) for file in self.files.values()])))
         for code, goal in self.goals.items():
-            yield Row(f"O_SYNC overwrites of 64 KiB, {code}", rates[code], "/s", "local", rates["local"], goal)
+            yield Row(f"O_DSYNC overwrites of 64 KiB, {code}", rates[code], "/s", "local", rates["local"], goal)
 
 
 class SmallBytes(Cluster):
-    """bytes that a 4 KiB write with O_SYNC in 4+2p moves over the network"""
+    """bytes that a 4 KiB write with O_DSYNC in 4+2p moves over the network"""
 
     def start(self):
         self.up(["4+2p"], 4, 2, "1g")
@@ -190,7 +190,7 @@ class SmallBytes(Cluster):
         for jobs in 1, 16:
             before = self.bytes_sent()
             self.perf("write", "rand", self.file("4+2p"), "-r", "4k", "-n", f"{count}R", "-th", str(jobs), "-osync", "--seed", str(number + 1))
-            yield Row(f"4 KiB O_SYNC write in 4+2p, {jobs} jobs", (self.bytes_sent() - before) / count / 1024, "KiB", "bound", 64.0, 1, False)
+            yield Row(f"4 KiB O_DSYNC write in 4+2p, {jobs} jobs", (self.bytes_sent() - before) / count / 1024, "KiB", "bound", 64.0, 1, False)
 
 
 SUBJECTS = {"codes": Codes, "1way": OneWay, "disk-write": DiskWrite, "sync-64k": Sync64k, "small-bytes": SmallBytes}

@@ -53,7 +53,7 @@ pub struct Perf {
     /// Flush at the end; its time counts (also -fsync)
     #[arg(long)]
     pub fsync: bool,
-    /// Every write is durable when it returns (also -osync)
+    /// Every write is durable when it returns: O_DSYNC (also -osync)
     #[arg(long = "osync")]
     pub sync_writes: bool,
     /// So many times, one after the other (also -repeat)

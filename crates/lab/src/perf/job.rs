@@ -164,7 +164,7 @@ pub struct Spec {
     pub direct: bool,
     /// `-fsync`: flush at the end; its time counts.
     pub fsync: bool,
-    /// `-osync`: every write is durable when it returns.
+    /// `-osync`: every write is durable when it returns (O_DSYNC).
     pub sync_writes: bool,
     /// Caches of the file are given up before the test (`-noinv`: not).
     pub invalidate: bool,
