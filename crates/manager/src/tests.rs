@@ -30,6 +30,7 @@ use crate::{
 };
 
 mod beginning;
+mod beside;
 mod damage;
 mod dumped;
 mod ended;

@@ -515,6 +515,12 @@ pub enum MgrRequest {
         /// From behind this key on; empty: the first part.
         after: Vec<u8>,
     },
+    /// As `MutateMany`, of what a session has done ahead of the manager under tokens that it holds. So it waits for no other
+    /// session: not for claims either, before its own. What it makes is held by the session from then on: `CreatedHeld`.
+    Tell {
+        /// The changes, in order.
+        changes: Vec<(OpId, Change)>,
+    },
 }
 
 /// Files whose paths are asked for at once, at most.
@@ -719,7 +725,7 @@ pub enum MgrReply {
         /// Whether there are more.
         more: bool,
     },
-    /// Outcomes of MutateMany, in order.
+    /// Outcomes of MutateMany or Tell, in order.
     Many(Vec<Result<MgrReply, MgrError>>),
     /// Listing.
     Cluster(Box<ClusterReport>),

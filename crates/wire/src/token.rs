@@ -58,6 +58,9 @@ pub enum Need {
     /// Of what is no file: its attributes, and of a directory its names, unchanging. Gives `Read`; changes are the
     /// manager's, which recalls it from all but who changes.
     Names,
+    /// Of a directory: to make, move and remove names in it ahead of the manager. Gives `Write` where nobody else keeps
+    /// anything of it or waits for it, and otherwise what `Names` gives: asking takes no more from anybody than that does.
+    Make,
 }
 
 impl Need {
@@ -71,6 +74,7 @@ impl Need {
             Need::Read => "read",
             Need::Write => "write",
             Need::Names => "names",
+            Need::Make => "make names",
         }
     }
     /// Whether one of the two has to wait for the other.
@@ -137,7 +141,7 @@ impl Token {
                 TokenMode::Read => what <= Use::Read,
                 mode => mode == TokenMode::Write,
             },
-            Need::Write => self.mode == TokenMode::Write,
+            Need::Write | Need::Make => self.mode == TokenMode::Write,
         }
     }
     /// Whether it keeps the rules that a message must keep.

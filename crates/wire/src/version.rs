@@ -11,6 +11,8 @@ pub const PROTOCOL_VERSION: u16 = 10;
 const PROTOCOL_FIRST: u16 = 9;
 /// The version that brought files without a name.
 pub const PROTOCOL_UNNAMED: u16 = 10;
+/// The version that brought names made ahead of the manager beside other sessions.
+pub const PROTOCOL_BESIDE: u16 = 10;
 /// The newest level. What is stored in a new way is stored so only in a cluster whose level says that everybody can read it.
 pub const LEVEL: u16 = 2;
 /// The level of all clusters from before there were levels.

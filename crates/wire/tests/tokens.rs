@@ -22,6 +22,6 @@ fn tokens_have_the_bytes_of_the_format() {
     assert_eq!(decode::<Token>(&bytes).unwrap(), token);
     let need = Need::Blocks(Span { first: 5, end: 6 }, Use::Write);
     assert_eq!(encode(&need), [2, 5, 6, 2]);
-    assert_eq!(encode(&Need::Names), [5]);
+    assert_eq!((encode(&Need::Names), encode(&Need::Make)), (vec![5], vec![6]));
     assert_eq!(encode(&Recall::Publish(InodeNo(7), Grant(9))), [5, 7, 9]);
 }

@@ -49,7 +49,7 @@ impl TokenWait {
     pub fn begin(need: Need) -> TokenWait {
         let of = match need {
             Need::Size | Need::Attr => &WAITS.attributes,
-            Need::Names => &WAITS.names,
+            Need::Names | Need::Make => &WAITS.names,
             Need::Write | Need::Blocks(_, Use::Write) => &WAITS.write,
             Need::Read | Need::Blocks(..) => &WAITS.read,
         };

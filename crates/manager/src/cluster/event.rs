@@ -60,6 +60,12 @@ pub enum Ask {
     Request(MgrRequest),
     /// A client changes an inode or a name in it: answered when no other session keeps anything of it.
     Change(InodeNo),
+    /// A client looks at a directory, or at attributes of what is no file: answered when no other session changes them ahead of
+    /// the manager.
+    Look(InodeNo),
+    /// A client is about to tell of inodes that it has made: it gets their tokens (`Many` of `Token`, or `Done` where there is none),
+    /// or `Done` if it may hold everything.
+    Made(Vec<InodeNo>),
     /// A new pool.
     MakePool(NewPool),
     /// A new file system.

@@ -56,12 +56,14 @@ impl Cluster {
 
     /// Carries out what is asked for; what has to wait for something is answered by a later event.
     fn answer(&mut self, question: Question, ask: Ask, now: Duration, step: &mut Step) {
-        use Ask::{Change, MakeFs, MakePool, Remove, Request};
+        use Ask::{Change, Look, Made, MakeFs, MakePool, Remove, Request};
         use MgrRequest as R;
         let Question { ticket, session, .. } = question;
         match ask {
             // What follows from these stays within the tables of tokens and locks, which settle it themselves.
             Change(ino) => return self.change(question, ino, now, step),
+            Look(ino) => return self.look(question, ino, now, step),
+            Made(inos) => return self.made(question, &inos, step),
             Request(R::Acquire { ino, need }) => return self.acquire(question, ino, need, now, step),
             Request(R::Release { tokens }) => return self.release(question, &tokens, now, step),
             Request(R::WaitRecalls) => return self.wait_recalls(question, now, step),
@@ -207,6 +209,7 @@ impl Cluster {
                 | R::ListXattr { .. }
                 | R::Mutate { .. }
                 | R::MutateMany { .. }
+                | R::Tell { .. }
                 | R::ConfigSet { .. }
                 | R::ConfigGet
                 | R::PoolCreate { .. }

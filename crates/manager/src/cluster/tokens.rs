@@ -135,6 +135,33 @@ impl Cluster {
         self.with_tokens(fs, step, |tokens, next| tokens.change(session, ino, ticket, expires, now, next));
     }
 
+    /// A look at names or attributes waits until nobody else changes them ahead of the manager.
+    pub(super) fn look(&mut self, question: Question, ino: InodeNo, now: Duration, step: &mut Step) {
+        let Question { ticket, session, expires, .. } = question;
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        self.with_tokens(fs, step, |tokens, next| tokens.look(session, ino, ticket, expires, now, next));
+    }
+
+    /// What a session has made it holds, before it is there.
+    pub(super) fn made(&mut self, question: Question, inos: &[InodeNo], step: &mut Step) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        let mut made = None;
+        self.with_tokens(fs, step, |tokens, next| {
+            let (acts, tokens) = tokens.made(question.session, inos, next);
+            made = tokens;
+            acts
+        });
+        let held = |token: Option<Token>| match token {
+            Some(token) => Ok(MgrReply::Token { token, resolve: false, attr: None, empty: false }),
+            None => Ok(MgrReply::Done),
+        };
+        let reply = match made {
+            Some(tokens) => MgrReply::Many(tokens.into_iter().map(held).collect()),
+            None => MgrReply::Done,
+        };
+        step.reply(question.ticket, reply);
+    }
+
     pub(super) fn wait_recalls(&mut self, question: Question, now: Duration, step: &mut Step) {
         let Question { ticket, session, expires, .. } = question;
         let Some(fs) = self.fs_of_asker(question, step) else { return };

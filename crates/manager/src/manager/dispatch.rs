@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use wire::{
     hello::Role,
     map::ClusterMap,
-    mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest, PATHS_MAX},
+    mgr::{AuthorityReport, MgrError, MgrReply, MgrRequest, PATHS_MAX},
 };
 
 use super::{ANSWER_BEFORE, Caller, Manager, read_refusal, shared::Asker, stopping};
@@ -35,15 +35,14 @@ impl Manager {
             MgrRequest::Mutate { op, change, hold, by } => {
                 let mut outcomes = self.mutate(caller, by.as_ref(), vec![(op, change)]).await?;
                 match outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))? {
-                    MgrReply::Created { attr, new: true } if hold && attr.kind == FileKind::File => {
-                        Ok(self.made_held(caller, attr).await)
-                    }
+                    MgrReply::Created { attr, new: true } if hold => Ok(self.made_held(caller, attr).await),
                     done => Ok(done),
                 }
             }
             MgrRequest::MutateMany { changes } => {
                 Ok(MgrReply::Many(self.mutate(caller, None, changes).await?))
             }
+            MgrRequest::Tell { changes } => Ok(MgrReply::Many(self.tell(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.map_of(caller).borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { .. } | MgrRequest::OpenSession { .. } => {

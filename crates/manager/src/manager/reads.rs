@@ -1,11 +1,12 @@
 //! Questions about names, attributes and allocation, answered from the last committed snapshot.
 
-use base::{FsId, SessionId};
-use libc::ENOENT;
+use base::{FsId, InodeNo, SessionId};
+use libc::{EIO, ENOENT, ETIMEDOUT};
 use wire::mgr::{Attr, FileKind, MgrError, MgrReply, MgrRequest};
 
 use super::{Caller, Manager, read_refusal, refusal::refusal};
 use crate::{
+    cluster::Ask,
     keys::{self, SessionRecord},
     namespace::{self, Fault, FsContext},
     store::Snapshot,
@@ -30,11 +31,9 @@ impl Manager {
     /// the snapshot sees everything that was committed before a token was given up.
     fn settle_attrs(&self, session: SessionId, reply: MgrReply) -> Result<MgrReply, MgrError> {
         let fs = self.fs_of(session)?;
-        let held = |attr: &Attr| {
-            attr.kind == FileKind::File && self.inner.holders.written_by_other(fs, attr.ino, session)
-        };
+        let held = |attr: &Attr| self.inner.holders.written_by_other(fs, attr.ino, session);
         match reply {
-            MgrReply::Attr(attr) if held(&attr) => Ok(MgrReply::Held(attr)),
+            MgrReply::Attr(attr) if attr.kind == FileKind::File && held(&attr) => Ok(MgrReply::Held(attr)),
             MgrReply::Attr(attr) if attr.kind == FileKind::File => {
                 self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
             }
@@ -54,6 +53,25 @@ impl Manager {
         }
     }
 
+    /// Waits until no other session changes this ahead of the manager: names in a directory, attributes of what is no file. What it has
+    /// done by then is in the snapshots, and what it does afterwards comes after this. False: no session did.
+    pub(super) async fn look(&self, caller: Caller, ino: InodeNo) -> Result<bool, MgrError> {
+        if !self.inner.holders.is_shared() {
+            return Ok(false);
+        }
+        let fs = self.fs_of(caller.session)?;
+        let holders = &self.inner.holders;
+        if holders.unclear(fs) || !holders.written_by_other(fs, ino, caller.session) {
+            return Ok(false);
+        }
+        match self.ask(caller, Ask::Look(ino)).await? {
+            // To a program that looks this is a wait in vain, as others are.
+            MgrReply::Error(MgrError::Errno(ETIMEDOUT)) => Err(MgrError::Errno(EIO)),
+            MgrReply::Error(error) => Err(error),
+            _ => Ok(true),
+        }
+    }
+
     /// Answers a reading request from the last committed snapshot.
     pub(super) async fn read(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
         let session = caller.session;
@@ -66,7 +84,20 @@ impl Manager {
             MgrRequest::Lookup { parent: dir, .. } | MgrRequest::ReadDir { ino: dir, .. } => Some(*dir),
             _ => None,
         };
-        let reply = self.read_snapshot(session, request).await?;
+        if let Some(dir) = dir {
+            self.look(caller, dir).await?;
+        }
+        let mut reply = self.read_snapshot(session, request.clone()).await?;
+        let mut looked_at = None;
+        while let MgrReply::Attr(attr) = &reply
+            && attr.kind != FileKind::File
+            && looked_at != Some(attr.ino)
+        {
+            looked_at = Some(attr.ino);
+            if self.look(caller, attr.ino).await? {
+                reply = self.read_snapshot(session, request.clone()).await?;
+            }
+        }
         if let Some(dir) = dir {
             self.lead(session, dir, &reply)?;
         }

@@ -7,7 +7,7 @@ use wire::token::{Need, Recall, TOKENS_MAX, Token, TokenMode};
 
 use super::{
     Acts, NextGrant, Tokens,
-    table::{Change, Wait},
+    table::{Change, Holder, Wait},
 };
 use crate::ticket::Ticket;
 
@@ -52,11 +52,62 @@ impl Tokens {
         now: Duration,
         next: NextGrant<'_>,
     ) -> Acts {
+        self.announce(Change { ticket, session, need: Need::Write, expires }, ino, now, next)
+    }
+
+    /// A session looks at names in a directory, or at attributes of what is no file: whoever changes them ahead of the manager tells
+    /// first, and does so no more. It is answered before anybody may do so again.
+    pub fn look(
+        &mut self,
+        session: SessionId,
+        ino: InodeNo,
+        ticket: Ticket,
+        expires: Duration,
+        now: Duration,
+        next: NextGrant<'_>,
+    ) -> Acts {
+        self.announce(Change { ticket, session, need: Need::Names, expires }, ino, now, next)
+    }
+
+    fn announce(&mut self, change: Change, ino: InodeNo, now: Duration, next: NextGrant<'_>) -> Acts {
         let mut acts = Acts::default();
-        self.inodes.entry(ino).or_default().changes.push(Change { ticket, session, expires });
+        self.inodes.entry(ino).or_default().changes.push(change);
         self.settle(ino, now, next, &mut acts);
         self.tell(now, &mut acts);
         acts
+    }
+
+    /// A session is about to tell of inodes that it has made: it holds them for `Write` from before anybody can see them. None: it may
+    /// hold everything. Of an inode that is not its own any more it gets nothing: then its message is a late copy.
+    pub fn made(
+        &mut self,
+        session: SessionId,
+        inos: &[InodeNo],
+        next: NextGrant<'_>,
+    ) -> (Acts, Option<Vec<Option<Token>>>) {
+        let mut acts = Acts::default();
+        let Some(member) = self.members.get_mut(&session).filter(|m| !m.whole && !m.ending) else {
+            return (acts, None);
+        };
+        let mut hold = |ino: InodeNo| {
+            let entry = self.inodes.entry(ino).or_default();
+            let own = entry.holders.iter().find(|holder| holder.session == session);
+            if let Some(Holder { token, .. }) = own {
+                return (token.mode == TokenMode::Write).then(|| token.clone());
+            }
+            if entry.is_used() {
+                return None;
+            }
+            let token = Token::new(ino, TokenMode::Write, next());
+            entry.holders.push(Holder { session, token: token.clone(), at: 0, resolves: false });
+            // It is new: nobody can have left anything of it.
+            entry.resolved = true;
+            member.held += 1;
+            acts.touched.insert(ino);
+            Some(token)
+        };
+        let tokens = inos.iter().map(|&ino| hold(ino)).collect();
+        (acts, Some(tokens))
     }
 
     /// A session says what it now holds of some inodes. What is about an earlier grant than the present one

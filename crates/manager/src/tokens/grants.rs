@@ -58,9 +58,8 @@ impl Tokens {
     /// Lets changes go that nobody's token is in the way of.
     fn settle_changes(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         let Some(Entry { holders, changes, .. }) = self.inodes.get_mut(&ino) else { return };
-        changes.retain(|&Change { ticket, session, expires }| {
+        changes.retain(|&Change { ticket, session, need, expires }| {
             let (tickets, published) = (Vec::new(), Vec::new());
-            let need = Need::Write;
             let mut wait = Wait { tickets, session, need, since: now, expires, publish: None, published };
             let free = clear(&mut self.members, holders, ino, &mut wait, need, false, now, next);
             acts.cleared.extend(free.then_some(ticket));
@@ -82,19 +81,23 @@ impl Tokens {
         waiting.retain_mut(|wait| {
             let runs: usize = holders.iter().map(|holder| holder.token.blocks.runs().len()).sum();
             // What is no file has nothing on the pdisks.
-            let resolve = unresolved && wait.need != Need::Names;
+            let resolve = unresolved && !matches!(wait.need, Need::Names | Need::Make);
             if resolve && members.get(&wait.session).is_some_and(|member| member.guest) {
                 // Somebody else resolves it; meanwhile it stands in nobody's way.
                 return true;
             }
+            let recalled = members.get(&wait.session).is_some_and(|member| member.recalls.contains_key(&ino));
+            let kept =
+                |holder: &Holder| holder.session != wait.session && holder.token.mode >= TokenMode::Part;
             let need = match wait.need {
                 _ if resolve => Need::Write,
+                // Nobody gives anything up for it, or waits for who got it just before.
+                Need::Make if before > 1 || recalled || holders.iter().any(kept) => Need::Names,
                 need if runs + RUNS_SPLIT > RUNS_MAX => widened(need),
                 need => need,
             };
             // Who is ahead may wait for what this session holds, and its giving up for this answer: it has pages of the kernel
             // locked that go with it. It asks for nothing else until that is done.
-            let recalled = members.get(&wait.session).is_some_and(|member| member.recalls.contains_key(&ino));
             let first = recalled && !writes(need);
             let behind = !first && ahead.iter().any(|before| before.excludes(need));
             if behind || !clear(members, holders, ino, wait, need, resolve, now, next) {

@@ -72,7 +72,9 @@ fn grown(own: &Token, span: Span, what: Use) -> Span {
 pub(super) fn granted(own: &Token, others: &[Token], need: Need) -> Token {
     let others: Vec<&Token> = others.iter().filter(|token| token.mode >= TokenMode::Part).collect();
     let give = |mode| Token { mode, blocks: Blocks::default(), ..*own };
-    if need == Need::Write || others.is_empty() && (writes(need) || own.mode == TokenMode::Part) {
+    if matches!(need, Need::Write | Need::Make)
+        || others.is_empty() && (writes(need) || own.mode == TokenMode::Part)
+    {
         return give(TokenMode::Write);
     }
     if !writes(need) && others.iter().all(|token| token.mode == TokenMode::Read) {

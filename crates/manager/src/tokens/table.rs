@@ -58,11 +58,13 @@ pub(super) struct Wait {
     pub published: Vec<SessionId>,
 }
 
-/// A change at the manager that waits until no other session keeps what it changes.
+/// A change at the manager that waits until no other session keeps what it changes (its need is `Write`), or a look at names and
+/// attributes that waits until none is changing them ahead of the manager (`Names`).
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub ticket: Ticket,
     pub session: SessionId,
+    pub need: Need,
     pub expires: Duration,
 }
 
@@ -190,10 +192,12 @@ impl Tokens {
         let reports = inos.into_iter().take(limit).filter_map(|ino| {
             let entry = self.inodes.get(&ino)?;
             let age = |wait: &Wait| now.saturating_sub(wait.since).as_millis() as u64;
+            // It waits for no more than that, and older programs do not know it.
+            let need = |wait: &Wait| if wait.need == Need::Make { Need::Names } else { wait.need };
             Some(TokenReport {
                 ino,
                 holders: entry.holders.iter().map(|h| (h.session, h.token.clone())).collect(),
-                waiting: entry.waiting.iter().map(|w| (w.session, w.need, age(w))).collect(),
+                waiting: entry.waiting.iter().map(|w| (w.session, need(w), age(w))).collect(),
             })
         });
         (reports.collect(), more)

@@ -59,6 +59,7 @@ impl MgrRequest {
             | R::ListXattr { .. }
             | R::Mutate { .. }
             | R::MutateMany { .. }
+            | R::Tell { .. }
             | R::Acquire { .. }
             | R::Release { .. }
             | R::WaitRecalls
@@ -90,10 +91,12 @@ impl MgrRequest {
         use MgrRequest as R;
         match self {
             R::Mutate { change, .. } => !matches!(change, Change::Forget { .. }),
-            R::MutateMany { changes } => {
+            R::MutateMany { changes } | R::Tell { changes } => {
                 changes.iter().any(|(_, change)| !matches!(change, Change::Forget { .. }))
             }
-            R::Acquire { need, .. } => matches!(need, Need::Write | Need::Blocks(_, Use::Write)),
+            R::Acquire { need, .. } => {
+                matches!(need, Need::Write | Need::Make | Need::Blocks(_, Use::Write))
+            }
             R::Reserve { .. } => true,
             _ => false,
         }
@@ -150,7 +153,9 @@ impl MgrRequest {
             | R::Acquire { ino, .. }
             | R::Lock(LockRequest::Set { ino, .. } | LockRequest::Test { ino, .. }) => vec![*ino],
             R::Mutate { change, .. } => change.inodes(),
-            R::MutateMany { changes } => changes.iter().flat_map(|(_, change)| change.inodes()).collect(),
+            R::MutateMany { changes } | R::Tell { changes } => {
+                changes.iter().flat_map(|(_, change)| change.inodes()).collect()
+            }
             _ => Vec::new(),
         }
     }

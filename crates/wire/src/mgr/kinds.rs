@@ -1,11 +1,14 @@
 //! What kinds of requests there are: for statistics, and which versions of the protocol have them.
 
 use super::{Change, MgrRequest};
-use crate::version::PROTOCOL_UNNAMED;
+use crate::{
+    token::Need,
+    version::{PROTOCOL_BESIDE, PROTOCOL_UNNAMED},
+};
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
-    pub const NAMES: [&'static str; 64] = [
+    pub const NAMES: [&'static str; 65] = [
         "get_map",
         "wait_map",
         "register_server",
@@ -70,6 +73,7 @@ impl MgrRequest {
         "resign",
         "copy_table",
         "dump",
+        "tell",
     ];
 
     /// The name of the kind with which an encoded request begins.
@@ -84,6 +88,7 @@ impl MgrRequest {
             MgrRequest::MutateMany { changes } => {
                 changes.iter().map(|(_, change)| change.since()).max().unwrap_or_default()
             }
+            MgrRequest::Tell { .. } | MgrRequest::Acquire { need: Need::Make, .. } => PROTOCOL_BESIDE,
             _ => 0,
         }
     }
@@ -125,5 +130,18 @@ mod tests {
             (10, 0)
         );
         assert_eq!(MgrRequest::GetMap.since(), 0);
+    }
+
+    /// FORMAT.md "Messages".
+    #[test]
+    fn golden_messages_of_names_made_beside_others() {
+        let tell =
+            MgrRequest::Tell { changes: vec![(OpId { slot: 3, seq: 5 }, Change::Numbers { count: 1 })] };
+        let make = MgrRequest::Acquire { ino: InodeNo(9), need: Need::Make };
+        let bytes = |request: &MgrRequest| postcard::to_allocvec(request).unwrap_or_default();
+        assert_eq!(bytes(&tell), [64, 1, 3, 5, 11, 1]);
+        assert_eq!(bytes(&make), [23, 9, 6]);
+        assert_eq!((tell.since(), make.since()), (10, 10));
+        assert_eq!(MgrRequest::Acquire { ino: InodeNo(9), need: Need::Names }.since(), 0);
     }
 }

@@ -1,0 +1,163 @@
+//! Names that a session made ahead of the manager, beside another session.
+
+use wire::token::{Need, Recall, Token, TokenMode};
+
+use super::{restart::two_sessions, *};
+
+/// Two sessions, the first of which has a directory in which it makes names, and numbers for them.
+struct Stage {
+    manager: Manager,
+    maker: SessionId,
+    other: SessionId,
+    dir: InodeNo,
+    token: Token,
+    numbers: InodeNo,
+}
+
+impl Stage {
+    async fn new(path: &Path) -> Stage {
+        format(path, spec(3)).unwrap();
+        let manager = Manager::open(path).unwrap();
+        let (maker, other) = two_sessions(&manager).await;
+        let numbers = manager.handle(caller(maker), mutate(1, Change::Numbers { count: 100 })).await;
+        let MgrReply::Numbers { first, .. } = numbers else { panic!("{numbers:?}") };
+        let hold = MgrRequest::Mutate {
+            op: OpId { slot: 2, seq: 1 },
+            change: create("dir", FileKind::Directory),
+            hold: true,
+            by: None,
+        };
+        let made = manager.handle(caller(maker), hold).await;
+        let MgrReply::CreatedHeld { attr, token, resolve: false } = made else { panic!("{made:?}") };
+        assert_eq!(token.mode, TokenMode::Write);
+        Stage { manager, maker, other, dir: attr.ino, token, numbers: first }
+    }
+
+    /// Makes a name under the maker's next number but so many, told as change `seq`.
+    async fn tell(&self, seq: u64, name: &str, kind: FileKind) -> MgrReply {
+        let ino = InodeNo(self.numbers.0 + seq);
+        let Change::Create { mode, uid, gid, rdev, target, now, .. } = create(name, kind) else { panic!() };
+        let (parent, name) = (self.dir, name.into());
+        let change = Change::CreateAs { ino, parent, name, kind, mode, uid, gid, rdev, target, now };
+        let tell = MgrRequest::Tell { changes: vec![(OpId { slot: 3, seq }, change)] };
+        match self.manager.handle(caller(self.maker), tell).await {
+            MgrReply::Many(mut outcomes) if outcomes.len() == 1 => outcomes.remove(0).unwrap(),
+            other => other,
+        }
+    }
+
+    fn ask(&self, session: SessionId, request: MgrRequest) -> impl Future<Output = MgrReply> + use<> {
+        let manager = self.manager.clone();
+        async move { manager.handle(caller(session), request).await }
+    }
+
+    /// What the maker is asked to give up.
+    async fn recalled(&self) -> Token {
+        match self.ask(self.maker, MgrRequest::WaitRecalls).await {
+            MgrReply::Recalls(recalls) => match &recalls[..] {
+                [Recall::Token(token)] => token.clone(),
+                _ => panic!("{recalls:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn release(&self, left: Token) {
+        let release = MgrRequest::Release { tokens: vec![left] };
+        assert_eq!(self.ask(self.maker, release).await, MgrReply::Done);
+    }
+}
+
+/// Whatever another one looks at: it sees what the maker tells before it gives its right up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_where_another_makes_names_waits_until_they_are_told() {
+    let place = tempfile::tempdir().unwrap();
+    let stage = Stage::new(&place.path().join("manager")).await;
+    let dir = stage.dir;
+    let looks = [
+        MgrRequest::Lookup { parent: dir, name: "n1".into() },
+        MgrRequest::ReadDir { ino: dir, cookie: 0, limit: 100, plus: false },
+        MgrRequest::GetAttr { ino: dir },
+        MgrRequest::Lookup { parent: InodeNo::ROOT, name: "dir".into() },
+        MgrRequest::Acquire { ino: dir, need: Need::Names },
+    ];
+    for (seq, look) in (1..).zip(looks) {
+        let name = format!("n{seq}");
+        let held = MgrRequest::Acquire { ino: dir, need: Need::Make };
+        let held = stage.ask(stage.maker, held).await;
+        assert!(
+            matches!(&held, MgrReply::Token { token, .. } if token.mode == TokenMode::Write),
+            "{look:?}: {held:?}"
+        );
+        let looked = tokio::spawn(stage.ask(stage.other, look.clone()));
+        let left = stage.recalled().await;
+        assert_eq!((left.ino, left.mode), (dir, TokenMode::Read), "{look:?}");
+        assert!(!looked.is_finished(), "{look:?} is answered before it is told");
+        let told = stage.tell(seq, &name, FileKind::File).await;
+        assert!(matches!(&told, MgrReply::CreatedHeld { .. }), "{look:?}: {told:?}");
+        stage.release(left).await;
+        match looked.await.unwrap() {
+            MgrReply::Held(attr) => assert_eq!(attr.ino, InodeNo(stage.numbers.0 + seq)),
+            MgrReply::Entries { entries, .. } => assert!(entries.iter().any(|e| e.name == name.as_bytes())),
+            MgrReply::Attr(attr) => {
+                let now = stage.manager.handle(caller(stage.maker), MgrRequest::GetAttr { ino: dir }).await;
+                assert_eq!(now, MgrReply::Attr(attr), "{look:?}");
+            }
+            MgrReply::Token { token, attr, .. } => {
+                assert!(attr.is_some());
+                // So that the maker gets its right back.
+                let release = MgrRequest::Release { tokens: vec![Token { mode: TokenMode::None, ..token }] };
+                assert_eq!(stage.ask(stage.other, release).await, MgrReply::Done);
+            }
+            other => panic!("{look:?}: {other:?}"),
+        }
+    }
+    stage.manager.stop().await;
+}
+
+/// It is held by who tells of it before anybody can look at it: a directory may have names in it that are not told yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_told_is_held_by_who_made_it() {
+    let place = tempfile::tempdir().unwrap();
+    let stage = Stage::new(&place.path().join("manager")).await;
+    let told = stage.tell(1, "below", FileKind::Directory).await;
+    let MgrReply::CreatedHeld { attr, token, .. } = &told else { panic!("{told:?}") };
+    assert_eq!((token.ino, token.mode), (attr.ino, TokenMode::Write));
+    assert_eq!(stage.tell(1, "below", FileKind::Directory).await, told, "a copy of the message");
+    let by_number = tokio::spawn(stage.ask(stage.other, MgrRequest::GetAttr { ino: attr.ino }));
+    let left = stage.recalled().await;
+    assert_eq!((left.ino, left.mode), (attr.ino, TokenMode::Read));
+    stage.release(left).await;
+    assert!(matches!(by_number.await.unwrap(), MgrReply::Attr(found) if found == *attr));
+    let copy = stage.tell(1, "below", FileKind::Directory).await;
+    assert_eq!(
+        copy,
+        MgrReply::Created { attr: attr.clone(), new: true },
+        "it does not hold it for Write any more"
+    );
+    stage.manager.stop().await;
+}
+
+/// Who holds nothing of a directory may tell of it all the same, and waits for who does: nothing is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_tells_without_the_right_waits_for_it() {
+    let place = tempfile::tempdir().unwrap();
+    let stage = Stage::new(&place.path().join("manager")).await;
+    stage.release(Token { mode: TokenMode::None, ..stage.token.clone() }).await;
+    let held = stage.ask(stage.other, MgrRequest::Acquire { ino: stage.dir, need: Need::Make }).await;
+    let MgrReply::Token { token, .. } = held else { panic!("{held:?}") };
+    let told = async { (stage.tell(1, "f", FileKind::File).await, Instant::now()) };
+    let ((told, told_at), released_at) = tokio::join!(told, async {
+        let recalls = stage.ask(stage.other, MgrRequest::WaitRecalls).await;
+        let asked = matches!(&recalls, MgrReply::Recalls(recalls)
+            if matches!(&recalls[..], [Recall::Token(token)] if token.ino == stage.dir));
+        assert!(asked, "{recalls:?}");
+        let released_at = Instant::now();
+        let release = MgrRequest::Release { tokens: vec![Token { mode: TokenMode::None, ..token }] };
+        assert_eq!(stage.ask(stage.other, release).await, MgrReply::Done);
+        released_at
+    });
+    assert!(matches!(told, MgrReply::CreatedHeld { .. }), "{told:?}");
+    assert!(told_at > released_at, "it is told while another one keeps the names");
+    stage.manager.stop().await;
+}
