@@ -42,7 +42,7 @@ impl Cluster {
                 self.settle(now, &mut step);
             }
             Event::Unclear { fs } => {
-                if self.unclear().contains(&fs) {
+                if self.unclear().iter().any(|(unclear, _)| *unclear == fs) {
                     self.share_tokens(fs, now, &mut step);
                 }
                 self.settle(now, &mut step);

@@ -7,7 +7,7 @@
 //! either seen by the change, which then recalls that grant, or sees the change, and is answered after it.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use wire::token::TokenMode;
 
 use super::Step;
+use crate::tokens::Unclear;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -29,7 +30,8 @@ pub struct Holders {
 #[derive(Debug, Default)]
 struct Table {
     holders: HashMap<(FsId, InodeNo), Vec<(SessionId, TokenMode)>>,
-    unclear: HashSet<FsId>,
+    /// File systems of which that is not known in full.
+    unclear: HashMap<FsId, Unclear>,
     /// Numbers of the changes under way of an inode.
     changing: HashMap<(FsId, InodeNo), BTreeSet<u64>>,
     next: u64,
@@ -62,7 +64,7 @@ impl Drop for UnderWay {
 
 impl Holders {
     /// At the start: nothing is known, and of these file systems that is not all.
-    pub fn new(unclear: Vec<FsId>) -> Holders {
+    pub fn new(unclear: Vec<(FsId, Unclear)>) -> Holders {
         let unclear = unclear.into_iter().collect();
         Holders { table: RwLock::new(Table { unclear, ..Table::default() }), ended: Notify::new() }
     }
@@ -101,7 +103,7 @@ impl Holders {
         let table = self.table.read();
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         let keeps = |&(holder, mode): &(SessionId, TokenMode)| holder != session && mode >= TokenMode::Part;
-        table.unclear.contains(&fs) || holders.iter().any(keeps)
+        table.unclear(fs).tokens || holders.iter().any(keeps)
     }
 
     /// Takes over what a step changed.
@@ -119,11 +121,11 @@ impl Holders {
             }
         }
         for (fs, unclear) in step.unclear.drain(..) {
-            if unclear {
-                table.unclear.insert(fs)
+            if unclear.tokens {
+                table.unclear.insert(fs, unclear);
             } else {
-                table.unclear.remove(&fs)
-            };
+                table.unclear.remove(&fs);
+            }
         }
     }
 
@@ -135,15 +137,19 @@ impl Holders {
 
     /// Whether it is not known in full who holds what.
     pub fn unclear(&self, fs: FsId) -> bool {
-        self.table.read().unclear.contains(&fs)
+        self.table.read().unclear(fs).tokens
     }
 
-    /// Whether another session than `session` may be changing the inode.
+    /// Whether another session than `session` may be changing the file.
     pub fn written_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
         let table = self.table.read();
-        let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
-        table.unclear.contains(&fs)
-            || holders.iter().any(|&(holder, mode)| holder != session && is_writing(mode))
+        table.unclear(fs).tokens || table.is_written(fs, ino, session)
+    }
+
+    /// Whether another session than `session` may be changing what is no file ahead of the manager: a directory's names, attributes.
+    pub fn led_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
+        let table = self.table.read();
+        table.unclear(fs).names || table.is_written(fs, ino, session)
     }
 
     /// The sessions that have the inode open, or hold more of it.
@@ -151,6 +157,17 @@ impl Holders {
         let table = self.table.read();
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         holders.iter().map(|(session, _)| *session).collect()
+    }
+}
+
+impl Table {
+    fn unclear(&self, fs: FsId) -> Unclear {
+        self.unclear.get(&fs).copied().unwrap_or_default()
+    }
+
+    fn is_written(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
+        let holders = self.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
+        holders.iter().any(|&(holder, mode)| holder != session && is_writing(mode))
     }
 }
 

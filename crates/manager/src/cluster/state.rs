@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     keys::{
-        self, CounterRecord, EndingRecord, InvitationRecord, MemberRecord, PdiskRecord, ReadError,
-        SessionRecord,
+        self, CounterRecord, EndingRecord, InvitationRecord, MemberRecord, NumbersRecord, PdiskRecord,
+        ReadError, SessionRecord,
     },
     locks::Locks,
     store::Read,
@@ -205,7 +205,12 @@ impl Cluster {
             let mut tokens = Tokens::new(ending.unresolved);
             let here = cluster.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
             let guest = |session| cluster.map.client(session).is_some_and(|c| cluster.map.is_guest(c.member));
-            here.for_each(|(&session, _)| tokens.begin(session, true, guest(session)));
+            for (&session, _) in here {
+                tokens.begin(session, true, guest(session));
+                if keys::read::<NumbersRecord>(from, &keys::numbers_key(session))?.is_some() {
+                    tokens.may_be_ahead(session);
+                }
+            }
             cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }

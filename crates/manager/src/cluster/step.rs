@@ -10,7 +10,10 @@ use wire::{
 };
 
 use super::Ticket;
-use crate::store::{Record, seal_record};
+use crate::{
+    store::{Record, seal_record},
+    tokens::Unclear,
+};
 
 /// Something to store.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +41,7 @@ pub struct Step {
     /// Then: who holds which tokens now, where that changed.
     pub holders: Vec<(FsId, InodeNo, HolderList)>,
     /// Then: file systems of which that is not known in full, or is known again.
-    pub unclear: Vec<(FsId, bool)>,
+    pub unclear: Vec<(FsId, Unclear)>,
     /// Then: sessions that gave up the last right on an inode.
     pub left: Vec<(SessionId, FsId, InodeNo)>,
     /// Then: the answers.

@@ -12,7 +12,7 @@ use wire::{
 use super::{Cluster, Question, Step, Ticket, state::Client};
 use crate::{
     keys, statistics,
-    tokens::{Acts, NextGrant, Tokens},
+    tokens::{Acts, NextGrant, Tokens, Unclear},
 };
 
 /// How long a session that renews its lease may take to give up a token before it is fenced.
@@ -45,8 +45,9 @@ impl Cluster {
     }
 
     /// File systems of which it is not known in full who holds what.
-    pub fn unclear(&self) -> Vec<FsId> {
-        self.tokens.iter().filter(|(_, tokens)| tokens.unclear()).map(|(&fs, _)| fs).collect()
+    pub fn unclear(&self) -> Vec<(FsId, Unclear)> {
+        let unclear = self.tokens.iter().map(|(&fs, tokens)| (fs, tokens.unclear()));
+        unclear.filter(|(_, unclear)| unclear.tokens).collect()
     }
 
     fn fs_of(&self, session: SessionId) -> Option<FsId> {
@@ -66,7 +67,7 @@ impl Cluster {
         let acts = call(tokens, &mut || grants.next());
         statistics::tokens(&acts);
         if tokens.unclear() != unclear {
-            step.unclear.push((fs, !unclear));
+            step.unclear.push((fs, tokens.unclear()));
         }
         for ino in acts.touched {
             step.holders.push((fs, ino, tokens.holders(ino)));

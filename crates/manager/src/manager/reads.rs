@@ -31,7 +31,11 @@ impl Manager {
     /// the snapshot sees everything that was committed before a token was given up.
     fn settle_attrs(&self, session: SessionId, reply: MgrReply) -> Result<MgrReply, MgrError> {
         let fs = self.fs_of(session)?;
-        let held = |attr: &Attr| self.inner.holders.written_by_other(fs, attr.ino, session);
+        let holders = &self.inner.holders;
+        let held = |attr: &Attr| match attr.kind {
+            FileKind::File => holders.written_by_other(fs, attr.ino, session),
+            _ => holders.led_by_other(fs, attr.ino, session),
+        };
         match reply {
             MgrReply::Attr(attr) if attr.kind == FileKind::File && held(&attr) => Ok(MgrReply::Held(attr)),
             MgrReply::Attr(attr) if attr.kind == FileKind::File => {
@@ -60,8 +64,8 @@ impl Manager {
             return Ok(false);
         }
         let fs = self.fs_of(caller.session)?;
-        let holders = &self.inner.holders;
-        if holders.unclear(fs) || !holders.written_by_other(fs, ino, caller.session) {
+        // As long as sessions that make names ahead have not said what they hold, any of them may.
+        if !self.inner.holders.led_by_other(fs, ino, caller.session) {
             return Ok(false);
         }
         match self.ask(caller, Ask::Look(ino)).await? {

@@ -2,7 +2,10 @@
 
 use wire::token::{Need, Recall, Token, TokenMode};
 
-use super::{restart::two_sessions, *};
+use super::{
+    restart::{claim_nothing, two_sessions},
+    *,
+};
 
 /// Two sessions, the first of which has a directory in which it makes names, and numbers for them.
 struct Stage {
@@ -160,4 +163,73 @@ async fn who_tells_without_the_right_waits_for_it() {
     assert!(matches!(told, MgrReply::CreatedHeld { .. }), "{told:?}");
     assert!(told_at > released_at, "it is told while another one keeps the names");
     stage.manager.stop().await;
+}
+
+/// After a restart a session that makes names ahead may have some that it has not told. It tells them, and then says what it holds; nobody
+/// is shown anything before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_nobody_looks_before_who_makes_names_ahead_has_told_and_claimed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("manager");
+    let before = Stage::new(&path).await;
+    before.manager.stop().await;
+    let stage = Stage { manager: Manager::open(&path).unwrap(), ..before };
+    let list = MgrRequest::ReadDir { ino: stage.dir, cookie: 0, limit: 100, plus: false };
+    let looked = tokio::spawn(stage.ask(stage.other, list));
+    claim_nothing(stage.manager.clone(), stage.other).await;
+    assert!(!looked.is_finished());
+    // What is told waits for nobody, also where names go.
+    let told = stage.tell(1, "f", FileKind::File).await;
+    let MgrReply::Created { attr, new: true } = told else { panic!("{told:?}") };
+    let gone = Change::Unlink {
+        parent: stage.dir,
+        name: "f".into(),
+        directory: false,
+        open: false,
+        highest: Version::default(),
+        expect: Some(attr.ino),
+        now: Timestamp::default(),
+    };
+    let tell = MgrRequest::Tell { changes: vec![(OpId { slot: 4, seq: 1 }, gone)] };
+    let told = stage.ask(stage.maker, tell).await;
+    assert!(matches!(&told, MgrReply::Many(all) if matches!(all[..], [Ok(_)])), "{told:?}");
+    stage.tell(2, "g", FileKind::File).await;
+    assert!(!looked.is_finished(), "the maker may have more to tell");
+    claim_nothing(stage.manager.clone(), stage.maker).await;
+    let MgrReply::Entries { entries, .. } = looked.await.unwrap() else { panic!() };
+    assert_eq!(entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"g"]);
+    stage.manager.stop().await;
+}
+
+/// A session without numbers for new inodes makes nothing ahead, so nobody waits for it to look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_nobody_who_looks_waits_for_a_session_that_makes_no_names_ahead() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("manager");
+    format(&path, spec(3)).unwrap();
+    let manager = Manager::open(&path).unwrap();
+    let (one, other) = two_sessions(&manager).await;
+    let hold = MgrRequest::Mutate {
+        op: OpId { slot: 1, seq: 1 },
+        change: create("dir", FileKind::Directory),
+        hold: true,
+        by: None,
+    };
+    let made = manager.handle(caller(one), hold).await;
+    let MgrReply::Created { attr, new: true } = made else { panic!("{made:?}") };
+    let make = MgrRequest::Acquire { ino: attr.ino, need: Need::Make };
+    let held = manager.handle(caller(one), make).await;
+    assert!(matches!(&held, MgrReply::Token { token, .. } if token.mode == TokenMode::Read), "{held:?}");
+    manager.stop().await;
+
+    let manager = Manager::open(&path).unwrap();
+    let list = MgrRequest::ReadDir { ino: InodeNo::ROOT, cookie: 0, limit: 100, plus: true };
+    let listed = manager.handle(caller(other), list).await;
+    assert!(
+        matches!(&listed, MgrReply::Entries { entries, .. } if entries[0].attr.as_ref() == Some(&*attr)),
+        "{listed:?}"
+    );
+    let look = MgrRequest::Lookup { parent: InodeNo::ROOT, name: "dir".into() };
+    assert_eq!(manager.handle(caller(other), look).await, MgrReply::Attr(attr));
+    manager.stop().await;
 }

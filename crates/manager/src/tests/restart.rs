@@ -8,7 +8,7 @@ use wire::{
 use super::*;
 
 /// Claims nothing of all that a session is asked for, until it has been asked for its tokens.
-async fn claim_nothing(manager: Manager, session: SessionId) {
+pub(super) async fn claim_nothing(manager: Manager, session: SessionId) {
     let done = |request| manager.handle(caller(session), request);
     loop {
         let MgrReply::Recalls(recalls) = done(MgrRequest::WaitRecalls).await else { panic!() };

@@ -120,10 +120,14 @@ fn a_look_waits_for_a_dead_session_until_it_is_fenced_and_for_claims_after_a_res
 
     let mut stage = Stage { tokens: Tokens::new(false), grants: 0 };
     [ONE, TWO].iter().for_each(|session| stage.tokens.begin(*session, true, false));
+    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: false }, "neither makes names ahead");
+    stage.tokens.may_be_ahead(ONE);
+    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: true });
     assert_eq!(stage.look(TWO, 81).cleared, []);
     // Meanwhile who has not claimed tells: it may hold everything.
     assert_eq!(stage.made(ONE, &[InodeNo(9)]), None);
     stage.with(|tokens, next| tokens.claim(ONE, &[], true, NOW, next));
+    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: false });
     let acts = stage.with(|tokens, next| tokens.claim(TWO, &[], true, NOW, next));
     assert_eq!(acts.cleared, [81]);
 }

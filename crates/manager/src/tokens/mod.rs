@@ -24,5 +24,5 @@ mod tests;
 
 pub use self::{
     acts::{Acts, NextGrant},
-    table::{MemberReport, Tokens},
+    table::{MemberReport, Tokens, Unclear},
 };

@@ -17,6 +17,13 @@ impl Tokens {
         self.members.insert(session, Member { whole, guest, ..Member::default() });
     }
 
+    /// A session that has not claimed since the manager's start has inode numbers to make names ahead with.
+    pub fn may_be_ahead(&mut self, session: SessionId) {
+        if let Some(member) = self.members.get_mut(&session) {
+            member.ahead = true;
+        }
+    }
+
     /// Asks every session that holds all to share; it answers by [`Tokens::claim`].
     pub fn share(&mut self, now: Duration, acts: &mut Acts) {
         self.ask_to_share(now, |_| true);

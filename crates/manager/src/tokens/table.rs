@@ -18,6 +18,8 @@ use crate::ticket::Ticket;
 pub(super) struct Member {
     /// It may hold anything: it began alone, or has not claimed since the manager's start.
     pub whole: bool,
+    /// While it has not claimed since the manager's start it may have names that it has not told.
+    pub ahead: bool,
     /// It resolves nothing, and waits for who does.
     pub guest: bool,
     /// It is to be fenced: it gets and says nothing more, its tokens stay until then.
@@ -97,6 +99,15 @@ impl Member {
     }
 }
 
+/// What sessions have not said yet since the manager's start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unclear {
+    /// Who holds what.
+    pub tokens: bool,
+    /// Which names are there: some may be made ahead of the manager.
+    pub names: bool,
+}
+
 /// What is known of one session, for listings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MemberReport {
@@ -128,9 +139,11 @@ impl Tokens {
         self.members.is_empty()
     }
 
-    /// Whether several sessions are there and it is not known in full who holds what.
-    pub fn unclear(&self) -> bool {
-        self.members.len() > 1 && !self.ready()
+    /// What is not known while several sessions are there.
+    pub fn unclear(&self) -> Unclear {
+        let several = self.members.len() > 1;
+        let untold = |member: &Member| member.whole && member.ahead;
+        Unclear { tokens: several && !self.ready(), names: several && self.members.values().any(untold) }
     }
 
     /// Whether who holds what is known in full.
