@@ -7,6 +7,7 @@
 
 use std::{
     future::Future,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -35,6 +36,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Calls {
     manager: Arc<dyn Manager>,
     slots: Arc<Slots>,
+    /// What is told of what was made here does not wait for changes that wait for others, who may wait for it.
+    telling: Arc<Slots>,
     patience: Duration,
     dead: AtomicBool,
     died: Notify,
@@ -89,6 +92,13 @@ struct Slots {
     free: Mutex<Vec<OpId>>,
 }
 
+impl Slots {
+    fn of(numbers: Range<u16>) -> Arc<Slots> {
+        let free: Vec<OpId> = numbers.rev().map(|slot| OpId { slot, seq: 1 }).collect();
+        Arc::new(Slots { permits: Arc::new(Semaphore::new(free.len())), free: Mutex::new(free) })
+    }
+}
+
 /// A slot in use; free for the next change when dropped.
 struct Slot {
     slots: Arc<Slots>,
@@ -104,15 +114,16 @@ impl Drop for Slot {
 }
 
 impl Calls {
-    pub fn new(manager: Arc<dyn Manager>, patience: Duration) -> Calls {
-        let free = (0..SLOTS).rev().map(|slot| OpId { slot, seq: 1 }).collect();
-        let permits = Arc::new(Semaphore::new(SLOTS.into()));
-        let slots = Arc::new(Slots { permits, free: Mutex::new(free) });
+    /// `ahead`: something is made ahead of the manager, and told with slots of its own.
+    pub fn new(manager: Arc<dyn Manager>, patience: Duration, ahead: bool) -> Calls {
+        let first_telling = if ahead { SLOTS - MANY_MAX as u16 } else { SLOTS };
+        let (slots, telling) = (Slots::of(0..first_telling), Slots::of(first_telling..SLOTS));
         let (dead, leaving) = Default::default();
         let given_up = GivenUp::default();
         Calls {
             manager,
             slots,
+            telling,
             patience,
             dead,
             died: Notify::new(),
@@ -213,7 +224,7 @@ impl Calls {
     /// The same; with `hold` the token of a file that is made comes with the answer, if it is to be had at once.
     pub async fn mutate_and_hold(&self, change: Change, hold: bool) -> Result<MgrReply, Errno> {
         self.told().await?;
-        let slot = self.slot().await?;
+        let slot = self.slot(&self.slots).await?;
         let (op, by) = (slot.op, caller::of(&change));
         self.ask_until_answered(MgrRequest::Mutate { op, change, hold, by }).await
     }
@@ -252,7 +263,8 @@ impl Calls {
     /// Several changes, at most [`MANY_MAX`], each with its own outcome; see [`Calls::mutate`].
     pub async fn mutate_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         self.told().await?;
-        self.send_many(changes).await
+        let slots = self.some_slots(&self.slots, changes.len()).await?;
+        self.send_many(&slots, |changes| MgrRequest::MutateMany { changes }, changes).await
     }
 
     /// Returns when the manager knows all that was made here so far. `EIO` after the deadline, or if it is lost.
@@ -275,15 +287,15 @@ impl Calls {
         })
     }
 
-    /// Tells what is next in the log. What the manager does not take is lost.
-    pub async fn tell_ahead(&self, changes: Vec<Change>) {
+    /// Tells what is next in the log, done `beside` others or not. What the manager does not take is lost. Its answers, if it has taken
+    /// all.
+    pub async fn tell_ahead(&self, changes: Vec<Change>, beside: bool) -> Option<Vec<MgrReply>> {
         let count = changes.len();
-        let told = match self.send_many(changes).await {
-            Ok(outcomes) => outcomes.into_iter().collect::<Result<Vec<_>, _>>().map(drop),
-            Err(error) => Err(error),
-        };
-        match told {
-            Ok(()) => self.ahead.advance(count),
+        match self.tell_once(changes, beside).await {
+            Ok(replies) => {
+                self.ahead.advance(count);
+                return Some(replies);
+            }
             // Nothing of it was carried out.
             Err(Errno(libc::ETIMEDOUT)) => tokio::time::sleep(AGAIN).await,
             Err(error) => {
@@ -291,6 +303,23 @@ impl Calls {
                 self.lose_ahead();
             }
         }
+        None
+    }
+
+    async fn tell_once(&self, changes: Vec<Change>, beside: bool) -> Result<Vec<MgrReply>, Errno> {
+        let slots = self.some_slots(&self.telling, changes.len()).await?;
+        let many = |changes| MgrRequest::MutateMany { changes };
+        let outcomes = match beside {
+            true => {
+                match self.send_many(&slots, |changes| MgrRequest::Tell { changes }, changes.clone()).await {
+                    // It is older than who let this be done; nothing was sent.
+                    Err(Errno(libc::EOPNOTSUPP)) => self.send_many(&slots, many, changes).await,
+                    outcomes => outcomes,
+                }
+            }
+            false => self.send_many(&slots, many, changes).await,
+        };
+        outcomes?.into_iter().collect()
     }
 
     fn lose_ahead(&self) {
@@ -303,19 +332,28 @@ impl Calls {
         }
     }
 
-    async fn send_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
-        let count = changes.len();
+    async fn some_slots(&self, of: &Arc<Slots>, count: usize) -> Result<Vec<Slot>, Errno> {
         let mut slots = Vec::with_capacity(count);
         for _ in 0..count {
-            match self.slot().await {
+            match self.slot(of).await {
                 Ok(slot) => slots.push(slot),
                 Err(error) if self.dead() => return Err(error),
                 // Nothing was sent: the session lives, and it is told later.
                 Err(_) => return Err(Errno(libc::ETIMEDOUT)),
             }
         }
+        Ok(slots)
+    }
+
+    async fn send_many(
+        &self,
+        slots: &[Slot],
+        request: impl FnOnce(Vec<(OpId, Change)>) -> MgrRequest,
+        changes: Vec<Change>,
+    ) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
+        let count = changes.len();
         let changes = slots.iter().map(|s| s.op).zip(changes).collect();
-        match self.ask_until_answered(MgrRequest::MutateMany { changes }).await? {
+        match self.ask_until_answered(request(changes)).await? {
             MgrReply::Many(outcomes) if outcomes.len() == count => Ok(outcomes
                 .into_iter()
                 .map(|outcome| match outcome {
@@ -327,15 +365,15 @@ impl Calls {
         }
     }
 
-    async fn slot(&self) -> Result<Slot, Errno> {
-        let permit = self.slots.permits.clone().acquire_owned();
+    async fn slot(&self, of: &Arc<Slots>) -> Result<Slot, Errno> {
+        let permit = of.permits.clone().acquire_owned();
         let Ok(Ok(permit)) = self.alive(tokio::time::timeout(self.patience, permit)).await? else {
             tracing::error!("gave up waiting for a free slot of the session");
             return Err(Errno::EIO);
         };
-        let op = self.slots.free.lock().pop();
+        let op = of.free.lock().pop();
         let op = op.expect("as many slots as permits");
-        Ok(Slot { slots: self.slots.clone(), op, _permit: permit })
+        Ok(Slot { slots: of.clone(), op, _permit: permit })
     }
 
     fn errno(&self, error: MgrError) -> Errno {
@@ -364,3 +402,7 @@ pub(crate) fn unexpected(what: &'static str, reply: &MgrReply) -> Errno {
     tracing::error!(?reply, "unexpected answer to {what}");
     Errno::EIO
 }
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;

@@ -25,7 +25,7 @@ use super::{
     writes::Writes,
 };
 use crate::{
-    names::{all::AllNames, kept::Names},
+    names::{all::AllNames, kept::Names, worth::Worth},
     pages::{
         block::Block,
         extents::{BlockSet, Recorded},
@@ -105,8 +105,18 @@ pub(crate) struct FileState {
 pub(crate) struct DirectoryNames {
     /// Where they lead.
     pub kept: Names,
-    /// All there are, while nobody else is there.
+    /// All there are, while nobody else can change them.
     pub all: Option<AllNames>,
+    /// Whether it pays to make names ahead of the manager beside others.
+    pub worth: Worth,
+}
+
+impl DirectoryNames {
+    /// Others may change them from now on, or have seen them.
+    pub fn lose_all(&mut self) {
+        self.all = None;
+        self.worth.lost();
+    }
 }
 
 impl FileState {

@@ -97,6 +97,12 @@ impl FileState {
         self.names.kept.wants_token(attr) && self.token.begin_asking()
     }
 
+    /// Whether a directory is worth asking for now to make names in it ahead of the manager, and is: then it is being asked for.
+    pub fn wants_making(&mut self) -> bool {
+        let may = self.special && self.token.mode() < TokenMode::Write && !self.names.kept.is_spoiled();
+        may && self.names.worth.is_due() && self.token.begin_asking()
+    }
+
     /// Whether a file's token is worth asking for now, for its attributes alone: then it is being asked for. After a recall
     /// somebody else works with the file.
     pub fn wants_file_token(&mut self) -> bool {

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use base::InodeNo;
-use wire::mgr::{MgrReply, MgrRequest};
+use wire::{
+    mgr::{MgrReply, MgrRequest},
+    token::TokenMode,
+};
 
 use super::all::AllNames;
-use crate::{
-    core::Core,
-    files::inode::Inode,
-    sharing::state::{Claim, Moment},
-};
+use crate::{core::Core, files::inode::Inode, sharing::state::Moment};
 
 /// Names listed at once: as many as one change of a name may cost. More of a directory are listed with the changes that follow.
 const PAGE: u32 = 1024;
@@ -25,7 +24,8 @@ impl Core {
         let claim = asked.claim();
         // Somebody may have found it already, and made something in it.
         let known = state.names.all.as_ref().is_some_and(|names| names.claim() == claim);
-        if !disturbed && !known && self.whole().is_some() {
+        let ours = self.whole().is_some() || state.token.mode() == TokenMode::Write && state.keeps();
+        if !disturbed && !known && ours {
             state.names.all = Some(AllNames::of_new(claim, self.names.all.clone()));
         }
     }
@@ -33,25 +33,23 @@ impl Core {
     /// A name is about to be changed in a directory that was there before: lists a part of it, so that what follows can be done
     /// ahead of the manager. If that fails less is known.
     pub async fn learn_names(self: &Arc<Core>, dir: InodeNo) {
-        let Some((inode, claim, cookie)) = self.begin_listing(dir) else { return };
+        let Some((inode, number, cookie)) = self.begin_listing(dir) else { return };
         let ask = MgrRequest::ReadDir { ino: dir, cookie, limit: PAGE, plus: false };
         if let Ok(MgrReply::Entries { entries, end, .. }) = self.calls.ask(ask).await
             && let Some(names) = &mut inode.lock().names.all
-            && names.claim() == claim
+            && names.number() == number
         {
             names.list(cookie, &entries, end);
         }
     }
 
     /// Where a listing of all names begins or goes on. The manager is asked afterwards, and knows all that was made here by then.
-    fn begin_listing(self: &Arc<Core>, dir: InodeNo) -> Option<(Arc<Inode>, Claim, u64)> {
-        // Read before it is looked whether nobody else is there.
+    fn begin_listing(self: &Arc<Core>, dir: InodeNo) -> Option<(Arc<Inode>, u64, u64)> {
+        // Read before it is looked whether nobody else can change it.
         let claim = self.sharing.now().claim();
-        if !self.may_make_ahead() {
-            return None;
-        }
         let inode = self.inode(dir);
         let mut state = inode.lock();
+        self.may_work(&state)?;
         if state.gone || state.names.all.as_ref().is_none_or(|names| names.claim() != claim) {
             // What is under way would not be noted.
             if state.gone || !state.names.kept.is_still() || state.names.kept.is_spoiled() {
@@ -59,9 +57,10 @@ impl Core {
             }
             state.names.all = Some(AllNames::of_old(claim, self.names.all.clone()));
         }
-        let cookie = state.names.all.as_ref()?.goes_on()?;
+        let names = state.names.all.as_ref()?;
+        let (number, cookie) = (names.number(), names.goes_on()?);
         drop(state);
-        Some((inode, claim, cookie))
+        Some((inode, number, cookie))
     }
 
     /// Where a name leads, if that is certain and nobody is changing it at the manager.
@@ -90,7 +89,7 @@ impl Core {
         let Some(inode) = self.inode_known(dir) else { return false };
         let state = inode.lock();
         let Some(names) = &state.names.all else { return false };
-        let ours = self.whole().is_some() && self.sharing.same_claim(names.claim());
+        let ours = (self.whole().is_some() || state.keeps()) && self.sharing.same_claim(names.claim());
         ours && self.calls.lease_valid() && !names.may_hold(name)
     }
 }

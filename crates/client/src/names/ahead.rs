@@ -1,17 +1,21 @@
-//! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
-//! directory of which it knows all names is made in memory, with an inode number granted before, and told in batches; so is that it is
-//! removed.
+//! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, or holds the
+//! directory for `Write`, what it makes in a directory of which it knows all names is made in memory, with an inode number granted before, and
+//! told in batches; so is, alone, that it is removed.
 //!
 //! Invariants: a name is made here only if it is certainly absent, and removed only if it is certainly the last one of its inode, and
-//! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
-//! tells all that it has made first ([`Core::share`]).
+//! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds,
+//! and before a directory is given up, and tells all that it has made first ([`Core::share`], [`crate::sharing::give`]). What is made beside
+//! others is held for `Write` from the beginning, at the manager from the transaction that makes it.
 //!
 //! On failure of anything before the name is made, it is made at the manager, as ever.
 
 use std::sync::{Arc, Weak};
 
-use base::{InodeNo, PoolId};
-use wire::mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges};
+use base::{Grant, InodeNo, PoolId};
+use wire::{
+    mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges},
+    token::{Need, Token, TokenMode},
+};
 
 use super::{all::AllNames, hint::Hint};
 use crate::{
@@ -21,6 +25,7 @@ use crate::{
     error::Errno,
     files::{
         inode::Inode,
+        state::FileState,
         touch::{Touched, Unused},
     },
 };
@@ -30,6 +35,15 @@ const NUMBERS: u32 = 4096;
 /// What a directory shows as its size, bytes.
 const DIRECTORY_SIZE: u64 = 4096;
 const S_ISGID: u16 = 0o2000;
+
+/// By what something may be done ahead of the manager.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Everything is held.
+    Whole,
+    /// The directory is, under this grant.
+    Held(Grant),
+}
 
 /// What a new inode has of its directory.
 struct Inherited {
@@ -45,25 +59,28 @@ impl Core {
         let Change::Create { parent, ref name, kind, now, ref target, .. } = *change else { return None };
         let plain = kind != FileKind::Symlink
             || (1..=SYMLINK_LEN_MAX).contains(&target.len()) && !target.contains(&0);
-        if !self.may_make_ahead() || !plain {
+        if !self.may_be_ahead() || !plain {
             return None;
         }
+        self.want_making(parent).await;
+        self.may_work_in(parent)?;
         self.learn_names(parent).await;
         if !self.surely_absent(parent, name) {
             return None;
         }
-        if self.calls.ahead.wants_numbers() {
-            // Asked by a task of its own: it is not given up in the middle.
-            let core = self.clone();
-            let asked = self.runtime.spawn(async move { core.ask_numbers().await });
-            self.patient("inode numbers", Some(parent), asked).await.ok()?.ok()?.ok()?;
-        }
+        self.have_numbers(parent).await.ok()?;
         self.dir_attr_known(parent).await?;
         let asked = self.sharing.now();
         let mut made = None;
         self.calls.ahead.append(|ino| {
-            let inherited = self.may_make_ahead().then(|| self.inherited(parent))??;
+            let (right, inherited) = (self.may_work_in(parent)?, self.inherited(parent)?);
             self.claim_name(parent, name, ino).then(|| {
+                if let Right::Held(grant) = right {
+                    let inode = self.inode(ino);
+                    let mut state = inode.lock();
+                    state.learn_kind(kind);
+                    state.token.made(grant);
+                }
                 made = Some((new_attr(ino, change, &inherited), self.change_ahead(&[(parent, name)], &[])));
                 create_as(ino, change)
             })
@@ -263,15 +280,68 @@ impl Core {
         Some(attr)
     }
 
-    /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
-    /// it looks whether the directory is in it: both need the directory to be there.
+    /// Whether this session may do what concerns several inodes ahead now: it holds everything.
     pub(super) fn may_make_ahead(&self) -> bool {
+        self.may_be_ahead() && self.whole().is_some()
+    }
+
+    /// By what it may change names in a directory ahead now.
+    fn may_work_in(&self, dir: InodeNo) -> Option<Right> {
+        match self.inode_known(dir) {
+            Some(inode) => self.may_work(&inode.lock()),
+            None => (self.may_be_ahead() && self.whole().is_some()).then_some(Right::Whole),
+        }
+    }
+
+    /// The same, of a directory's state.
+    pub(super) fn may_work(&self, dir: &FileState) -> Option<Right> {
+        if !self.may_be_ahead() {
+            return None;
+        }
+        let held = dir.token.mode() == TokenMode::Write && dir.keeps() && !self.sharing.is_claiming();
+        match self.whole() {
+            Some(_) => Some(Right::Whole),
+            None => held.then(|| Right::Held(dir.token.serial())),
+        }
+    }
+
+    /// Gets a directory to make names in it ahead of the manager, beside others, if that is worth it.
+    async fn want_making(self: &Arc<Core>, dir: InodeNo) {
+        let Some(inode) = self.inode_known(dir).filter(|_| self.asks_tokens()) else { return };
+        if !inode.lock().names.worth.is_due() {
+            return;
+        }
+        // The manager gives it only to who has numbers.
+        if self.have_numbers(dir).await.is_err() {
+            return inode.lock().names.worth.asked(false);
+        }
+        if inode.lock().wants_making() {
+            // Without it the name is made at the manager.
+            let _ = self.ask_names(&inode, Need::Make).await;
+            let mut state = inode.lock();
+            let got = state.token.mode() == TokenMode::Write;
+            state.names.worth.asked(got);
+        }
+    }
+
+    /// Whether this session does anything ahead at all. On a squashed machine the manager says who may what, and of a subtree
+    /// it looks whether the directory is in it: both need the directory to be there.
+    pub(super) fn may_be_ahead(&self) -> bool {
         self.tunables.names_ahead
             && !self.session.is_guest()
-            && self.whole().is_some()
             && self.calls.lease_valid()
             && !self.calls.dead()
             && self.calls.given_up.is_none()
+    }
+
+    /// Numbers for what is made in a directory, asked for by a task of its own: it is not given up in the middle.
+    pub(super) async fn have_numbers(self: &Arc<Core>, dir: InodeNo) -> Result<(), Errno> {
+        if !self.calls.ahead.wants_numbers() {
+            return Ok(());
+        }
+        let core = self.clone();
+        let asked = self.runtime.spawn(async move { core.ask_numbers().await });
+        self.patient("inode numbers", Some(dir), asked).await?.unwrap_or(Err(Errno::EIO))
     }
 
     /// New numbers, when all with the old ones is told.
@@ -301,13 +371,39 @@ impl Core {
     /// None if the directory is not one to make anything in.
     fn inherited(&self, dir: InodeNo) -> Option<Inherited> {
         let inode = self.inode_known(dir)?;
+        let alone = self.whole().is_some();
         let state = inode.lock();
         // Who is changing it knows better.
         let usable = state.attr_known && !state.gone && state.attr.nlink < i32::MAX as u32;
         let Attr { kind, pool, block_size, mode, gid, .. } = state.attr;
         let usable =
-            usable && kind == FileKind::Directory && state.keeps_attr(true) && state.names.kept.is_still();
+            usable && kind == FileKind::Directory && state.keeps_attr(alone) && state.names.kept.is_still();
         usable.then_some(Inherited { pool, block_size, mode, gid })
+    }
+
+    /// What was made here is told: from now on it is held under tokens that the manager has given, if it was made beside others.
+    fn hold_told(self: &Arc<Core>, told: impl Iterator<Item = (InodeNo, MgrReply)>) {
+        let mut left = Vec::new();
+        for (ino, reply) in told {
+            let (inode, none) = (self.inode_known(ino), |serial| Token::new(ino, TokenMode::None, serial));
+            match (inode, reply) {
+                (Some(inode), MgrReply::CreatedHeld { token, .. }) => {
+                    left.extend(inode.lock().token.told(&token));
+                }
+                // It is removed already.
+                (None, MgrReply::CreatedHeld { token, .. }) => left.push(none(token.serial)),
+                (Some(inode), _) => {
+                    let mut state = inode.lock();
+                    // Others may have got it since, if this is said once more.
+                    if state.token.told_without() && self.whole().is_none() {
+                        let serial = state.token.serial();
+                        self.runtime.spawn(self.clone().give_back(none(serial)));
+                    }
+                }
+                (None, _) => {}
+            }
+        }
+        self.release_soon(left);
     }
 
     /// Notes a name that is made now; false if somebody else has.
@@ -366,6 +462,13 @@ fn create_as(ino: InodeNo, change: &Change) -> Change {
 pub(crate) async fn tell(core: Weak<Core>, log: Arc<Log>) {
     while let Some(changes) = log.due(MANY_MAX).await {
         let Some(core) = core.upgrade() else { return };
-        core.calls.tell_ahead(changes).await;
+        let made = |change: &Change| match change {
+            Change::CreateAs { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let made: Vec<Option<InodeNo>> = changes.iter().map(made).collect();
+        let outcomes = core.calls.tell_ahead(changes, core.whole().is_none()).await;
+        let told = made.into_iter().zip(outcomes.unwrap_or_default());
+        core.hold_told(told.filter_map(|(made, reply)| Some((made?, reply))));
     }
 }

@@ -11,7 +11,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -43,6 +43,7 @@ enum Known {
 /// All names that a directory has.
 pub(crate) struct AllNames {
     claim: Claim,
+    number: u64,
     hasher: RandomState,
     known: Known,
     inodes: HashMap<u64, u64>,
@@ -67,12 +68,19 @@ impl AllNames {
     }
 
     fn begin(claim: Claim, total: Arc<AtomicUsize>, known: Known) -> AllNames {
-        AllNames { claim, hasher: RandomState::new(), known, inodes: HashMap::new(), total }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Relaxed);
+        AllNames { claim, number, hasher: RandomState::new(), known, inodes: HashMap::new(), total }
     }
 
     /// The claim that it counts under.
     pub fn claim(&self) -> Claim {
         self.claim
+    }
+
+    /// Its own: what was listed for another table of the same directory says nothing of this one.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The cookie from which the listing goes on, if it is to.

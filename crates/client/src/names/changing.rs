@@ -64,9 +64,12 @@ impl Core {
             let mut state = inode.lock();
             let generation = state.names.kept.begin_name_change(&self.names.kept, name);
             match &mut state.names.all {
-                _ if ahead => {}
+                _ if ahead => state.names.worth.made(),
                 Some(names) => names.doubt(name),
                 None => self.sharing.note_name_elsewhere(),
+            }
+            if !ahead {
+                state.names.worth.changed();
             }
             drop(state);
             (inode, name.to_vec(), generation)

@@ -10,8 +10,7 @@
 //! While *all* names of a directory are kept (it was empty when the token came, or was listed to its end), any other
 //! name leads nowhere.
 //!
-//! Names made ahead of the manager ([`super::ahead`]) are not kept here: they are made while everything is held, and told
-//! before that is given up.
+//! Names made ahead of the manager ([`super::ahead`]) are told before what they were made under is given up.
 
 use std::sync::Arc;
 
@@ -70,7 +69,7 @@ impl Core {
         let wants = inode.lock().wants_token(false);
         if wants {
             // Without it the question is put all the same.
-            let _ = self.ask_names(&inode).await;
+            let _ = self.ask_names(&inode, Need::Names).await;
         }
     }
 
@@ -106,17 +105,21 @@ impl Core {
         if !wants {
             return None;
         }
-        self.ask_names(inode).await.transpose()
+        self.ask_names(inode, Need::Names).await.transpose()
     }
 
     /// Asks for the token, as was begun; none if there was no answer.
-    async fn ask_names(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<Option<Attr>, Errno> {
+    pub(super) async fn ask_names(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        need: Need,
+    ) -> Result<Option<Attr>, Errno> {
         let asking = Asking(inode);
         let (asked, generation, position) = {
             let state = inode.lock();
             (self.sharing.now(), state.attr_generation, state.names.kept.position())
         };
-        let question = MgrRequest::Acquire { ino: inode.ino, need: Need::Names };
+        let question = MgrRequest::Acquire { ino: inode.ino, need };
         let (token, attr, empty) = match self.calls.ask(question).await {
             Ok(MgrReply::Token { token, attr, empty, .. }) => (token, attr, empty),
             Ok(other) => return Err(unexpected("Acquire", &other)),
@@ -129,6 +132,8 @@ impl Core {
         }
         let left = {
             let mut state = inode.lock();
+            // What is kept already under a lesser token goes on to count.
+            let kept = state.keeps();
             if self.sharing.claimed_since(asked) || state.token.is_outdated() {
                 Some(state.token.unused(&token))
             } else if !state.token.granted(&token, false, false) {
@@ -137,7 +142,9 @@ impl Core {
                 state.token.leave();
                 let undisturbed = state.settled_since(generation);
                 state.outdate_attr();
-                state.names.kept.begin(empty, position);
+                if !kept {
+                    state.names.kept.begin(empty, position);
+                }
                 match &attr {
                     Some(attr) if undisturbed => state.merge(Attr::clone(attr)),
                     _ => {}

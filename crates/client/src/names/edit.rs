@@ -22,9 +22,15 @@ impl Core {
     pub async fn create_now(self: &Arc<Core>, change: Change) -> Result<(Attr, bool), Errno> {
         let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
         let name = &name.clone()[..];
+        let hold = self.whole().is_none()
+            && match kind {
+                FileKind::File => true,
+                // With its token names are made in it ahead.
+                FileKind::Directory => self.may_be_ahead() && self.have_numbers(parent).await.is_ok(),
+                _ => false,
+            };
         let changing = self.change(&[(parent, name)], &[]);
         let asked = self.sharing.now();
-        let hold = kind == FileKind::File && self.whole().is_none();
         let reply = self.calls.mutate_and_hold(change, hold).await;
         let touched = match reply {
             Ok(MgrReply::Created { new: false, .. }) => Touched::Nothing,
@@ -46,6 +52,9 @@ impl Core {
             }
             MgrReply::CreatedHeld { attr, token, resolve } => {
                 self.take_made(Attr::clone(&attr), &token, resolve, asked);
+                if kind == FileKind::Directory {
+                    self.begin_names(attr.ino, asked);
+                }
                 Ok((self.made(*attr), true))
             }
             other => Err(unexpected("Create", &other)),

@@ -11,3 +11,4 @@ pub(crate) mod hint;
 pub(crate) mod kept;
 pub(crate) mod lookup;
 mod storm;
+pub(crate) mod worth;

@@ -96,9 +96,14 @@ impl Core {
             }
         }
         self.drop_kernel_pages(inode).await;
+        let special = inode.lock().special;
         loop {
             let cleaned = async {
                 self.wait_unused(inode).await?;
+                if special && inode.lock().token.mode() == TokenMode::Write {
+                    // What was done under it ahead of the manager: nothing more is since it is being given up.
+                    return self.calls.told().await;
+                }
                 let (losing, was, block_size, unsettled) = {
                     let state = inode.lock();
                     (state.token.losing(), state.token.mode(), state.block_size(), state.unsettled())
@@ -121,11 +126,15 @@ impl Core {
                 }
             }
         }
-        let special = inode.lock().special;
         let (token, room) = {
             let mut state = inode.lock();
             state.names.kept.recalled();
             let Losing { to, gone, .. } = state.token.losing();
+            if special && state.token.mode() == TokenMode::Write {
+                state.names.lose_all();
+            } else {
+                state.names.worth.disturbed();
+            }
             for run in gone.runs() {
                 let note = |block| self.pool.gone().note(inode.ino, block, Why::GivenUp);
                 state.blocks_here(run.span).for_each(note);

@@ -243,13 +243,14 @@ impl Core {
         Err(Errno::ENOENT)
     }
 
-    /// Takes the token that came with a new file. It is used only if nothing was recalled or claimed meanwhile: a recall
+    /// Takes the token that came with a new file or directory. It is used only if nothing was recalled or claimed meanwhile: a recall
     /// of an inode that is not known here leaves no trace.
     pub fn take_made(self: &Arc<Core>, attr: Attr, token: &Token, resolve: bool, asked: Moment) {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let left = {
             let mut state = inode.lock();
+            state.learn_kind(attr.kind);
             if !state.token.begin_asking() {
                 return; // it is asked for already, and what comes then counts
             }
@@ -258,8 +259,12 @@ impl Core {
             } else {
                 if state.token.granted(token, false, false) {
                     state.token.leave();
+                    // Whoever found a directory already may have changed it.
+                    let newest = !state.special || state.settled_since(0);
                     state.attr_known = false;
-                    state.merge(attr);
+                    if newest {
+                        state.merge(attr);
+                    }
                 }
                 None
             }

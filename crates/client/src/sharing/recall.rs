@@ -115,7 +115,7 @@ impl Core {
     /// Others come, or the manager begins anew: says what is held. What is only cached and cannot be said
     /// goes.
     pub(crate) async fn share(self: &Arc<Core>) {
-        self.sharing.set_split();
+        self.sharing.begin_claim();
         // Nothing is made ahead from now on, and nobody may look before they are told. Asked again, or ended, if that fails.
         if let Err(error) = self.calls.told().await {
             tracing::warn!(%error, "what was made here cannot be told");
@@ -126,12 +126,20 @@ impl Core {
         let mut tokens = Vec::new();
         for inode in self.all_inodes() {
             let mut state = inode.lock();
+            if state.special {
+                state.names.all = None;
+            }
             let is_file = state.attr_known && state.attr.kind == FileKind::File;
             let in_use = state.opens.any() || state.token.users() > 0 || state.unsettled();
-            if is_file || in_use {
+            if is_file || in_use && !state.special {
                 tokens.extend(state.token.token(inode.ino));
             } else {
+                // Of what is no file only that it is open.
                 state.token.forget(inode.ino);
+                if state.opens.any() {
+                    state.token.opened();
+                    tokens.extend(state.token.token(inode.ino));
+                }
                 state.outdate_attr();
                 state.names.kept.forget();
             }
@@ -148,6 +156,7 @@ impl Core {
                 return;
             }
             if last {
+                self.sharing.end_claim();
                 return;
             }
         }

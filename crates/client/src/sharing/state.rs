@@ -15,7 +15,7 @@
 //!
 //! Invariant: what happens is counted before the manager, or anybody else, can act on it.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use base::Grant;
 
@@ -35,6 +35,8 @@ pub(crate) struct Sharing {
     names_elsewhere: AtomicU64,
     /// The resolution under way, plus 1.
     resolving: AtomicU64,
+    /// What is held is being claimed: nothing is done ahead of the manager.
+    claiming: AtomicBool,
 }
 
 /// When a question was put.
@@ -63,7 +65,19 @@ impl Sharing {
         let [claims, recalls, given_back, told, dropped, changes, names_elsewhere, resolving] =
             Default::default();
         let whole = AtomicU64::new(grant.0);
-        Sharing { whole, claims, recalls, given_back, told, dropped, changes, names_elsewhere, resolving }
+        let claiming = AtomicBool::new(false);
+        Sharing {
+            whole,
+            claims,
+            recalls,
+            given_back,
+            told,
+            dropped,
+            changes,
+            names_elsewhere,
+            resolving,
+            claiming,
+        }
     }
 
     /// The grant under which everything is held, while nobody else is there.
@@ -74,11 +88,28 @@ impl Sharing {
     /// Everything is held under `grant`.
     pub fn set_whole(&self, grant: Grant) {
         self.whole.store(grant.0, SeqCst);
+        self.claiming.store(false, SeqCst);
     }
 
     /// The session holds only what it asks for.
     pub fn set_split(&self) {
         self.whole.store(0, SeqCst);
+    }
+
+    /// The session holds only what it claims now, and asks for afterwards.
+    pub fn begin_claim(&self) {
+        self.claiming.store(true, SeqCst);
+        self.set_split();
+    }
+
+    /// All that is held is claimed.
+    pub fn end_claim(&self) {
+        self.claiming.store(false, SeqCst);
+    }
+
+    /// Whether what is held is being claimed.
+    pub fn is_claiming(&self) -> bool {
+        self.claiming.load(SeqCst)
     }
 
     /// To be taken before a question is put.
@@ -255,10 +286,10 @@ mod tests {
     fn a_file_system_is_held_whole_or_by_tokens() {
         let sharing = Sharing::whole(Grant(3));
         assert_eq!(sharing.whole_grant(), Some(Grant(3)));
-        sharing.set_split();
-        assert_eq!(sharing.whole_grant(), None);
+        sharing.begin_claim();
+        assert_eq!((sharing.whole_grant(), sharing.is_claiming()), (None, true));
         sharing.set_whole(Grant(5));
-        assert_eq!(sharing.whole_grant(), Some(Grant(5)));
+        assert_eq!((sharing.whole_grant(), sharing.is_claiming()), (Some(Grant(5)), false));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Cell {
     asking: bool,
     /// Attributes were given up while a grant was asked for: what comes with that may be older than they were.
     outdated: bool,
+    /// It is of what was made here ahead of the manager, which has not said yet that it is held.
+    provisional: bool,
     users: u32,
 }
 
@@ -65,6 +67,30 @@ impl Cell {
     /// With a token of the whole file system's.
     pub fn whole(grant: Grant) -> Cell {
         Cell { held: Token::new(InodeNo(0), TokenMode::Write, grant), ..Cell::default() }
+    }
+    /// What is made here ahead of the manager, under a directory's token of this grant, is held from then on: nobody else can
+    /// know it.
+    pub fn made(&mut self, serial: Grant) {
+        if self.held.mode == TokenMode::None {
+            (self.held, self.provisional) = (Token::new(InodeNo(0), TokenMode::Write, serial), true);
+        }
+    }
+    /// The manager knows what was made here, and that it is held under this token. What to tell it, if it is not any more.
+    pub fn told(&mut self, token: &Token) -> Option<Token> {
+        let provisional = std::mem::take(&mut self.provisional);
+        if token.serial <= self.held.serial.max(self.recalled_to) {
+            return None; // it was recalled meanwhile, and that is or will be answered
+        }
+        if let Some(giving) = &mut self.giving {
+            giving.serial = giving.serial.max(token.serial);
+            return None;
+        }
+        self.held.serial = token.serial;
+        (!provisional).then(|| self.known(token.ino))
+    }
+    /// The manager knows what was made here, and does not say that it is held. Whether it is not to be relied on.
+    pub fn told_without(&mut self) -> bool {
+        std::mem::take(&mut self.provisional)
     }
     /// What is held; true also while it is being given up.
     pub fn mode(&self) -> TokenMode {
@@ -204,7 +230,7 @@ impl Cell {
         {
             return false;
         }
-        (self.held, self.resolving) = (token.clone(), resolve);
+        (self.held, self.resolving, self.provisional) = (token.clone(), resolve, false);
         self.users += 1;
         true
     }
@@ -238,6 +264,7 @@ impl Cell {
             return Recalled::Answer(self.known(wanted.ino));
         }
         self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
+        self.provisional = false;
         Recalled::Begin
     }
 
@@ -264,6 +291,7 @@ impl Cell {
     /// Everything goes, without anything to clean.
     pub fn forget(&mut self, ino: InodeNo) -> Token {
         self.held = Token::new(InodeNo(0), TokenMode::None, self.held.serial);
+        self.provisional = false;
         self.known(ino)
     }
 }
@@ -340,6 +368,38 @@ mod tests {
         assert_eq!(recall, Recalled::Begin);
         assert_eq!(cell.gave(INO, false), token(TokenMode::None, 9));
         assert!(!cell.granted(&token(TokenMode::Write, 9), false, false));
+    }
+
+    #[test]
+    fn what_is_made_here_is_held_before_and_after_it_is_told() {
+        let made = || {
+            let mut cell = Cell::default();
+            cell.made(Grant(3));
+            assert!(cell.enter_now(Need::Write) && cell.serial() == Grant(3));
+            cell.leave();
+            cell
+        };
+        let mut cell = made();
+        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
+        assert_eq!((cell.mode(), cell.serial()), (TokenMode::Write, Grant(5)));
+        // The recall may come first.
+        let mut cell = made();
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false), Recalled::Begin);
+        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
+        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 5));
+        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
+        // It was given up for another reason, while or before it is told.
+        let mut cell = made();
+        assert_eq!(cell.recalled(&token(TokenMode::None, 3), TokenMode::Write, false), Recalled::Begin);
+        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
+        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 5));
+        let mut cell = made();
+        cell.forget(INO);
+        assert_eq!(cell.told(&token(TokenMode::Write, 5)), Some(token(TokenMode::None, 5)));
+        // The manager does not say that it is held.
+        let mut cell = made();
+        assert!(cell.told_without() && !cell.told_without());
+        assert!(!Cell::whole(Grant(3)).told_without());
     }
 
     #[test]
