@@ -33,8 +33,8 @@ pub(crate) enum Unused {
 
 impl FileState {
     /// Takes its last name away: of a directory, if it is certainly empty. None: it is not known that the name is the last, or
-    /// that it may go.
-    pub fn lose_last_name(&mut self, directory: bool, now: Timestamp) -> Option<Unused> {
+    /// that it may go. `alone`: nobody else is there.
+    pub fn lose_last_name(&mut self, directory: bool, now: Timestamp, alone: bool) -> Option<Unused> {
         let is_dir = self.attr.kind == FileKind::Directory;
         let names = &self.names;
         let still = names.kept.is_still() && !names.kept.is_spoiled();
@@ -43,11 +43,12 @@ impl FileState {
             // Its token is held, so this is the newest.
             false => self.attr.nlink == 1 && !self.links_unsure && self.token.mode() >= TokenMode::Read,
         };
-        if !self.attr_known || self.gone || !still || !last || is_dir != directory {
+        let ours = alone || self.token.is_exclusive();
+        if !self.attr_known || self.gone || !still || !last || !ours || is_dir != directory {
             return None;
         }
         (self.attr.nlink, self.attr.ctime) = (0, now);
-        // All is held: nobody else has it open.
+        // Nobody else has it open.
         (self.gone, self.unshared) = (true, true);
         self.names.all = None;
         self.attr_generation += 1;
@@ -59,8 +60,9 @@ impl FileState {
     }
 
     /// Whether one of its names may be moved without a question: of a directory only within the one it is in (elsewhere it could come
-    /// below itself), and to a name that is not there. What is replaced has its content whole until this one's is.
-    pub fn may_move(&self, within: bool, replaces: bool) -> bool {
+    /// below itself), and to a name that is not there. What is replaced has its content whole until this one's is. `alone`: nobody else
+    /// is there.
+    pub fn may_move(&self, within: bool, replaces: bool, alone: bool) -> bool {
         let names = &self.names;
         let still = names.kept.is_still() && !names.kept.is_spoiled();
         let may = match self.attr.kind {
@@ -68,7 +70,8 @@ impl FileState {
             FileKind::File => self.token.mode() >= TokenMode::Read && !(replaces && self.content_unsettled()),
             _ => true,
         };
-        may && still && self.attr_known && !self.gone && self.attr.nlink > 0
+        let ours = alone || self.token.mode() == TokenMode::Write && !self.token.is_giving();
+        may && ours && still && self.attr_known && !self.gone && self.attr.nlink > 0
     }
 
     /// One of its names was moved; whether it is a file.

@@ -1,6 +1,6 @@
 //! Making and removing names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, or holds the
 //! directory for `Write`, what it makes in a directory of which it knows all names is made in memory, with an inode number granted before, and
-//! told in batches; so is, alone, that it is removed.
+//! told in batches; so is that it is moved or removed.
 //!
 //! Invariants: a name is made here only if it is certainly absent, and removed only if it is certainly the last one of its inode, and
 //! nothing else could refuse it, so the manager refuses nothing that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds,
@@ -99,20 +99,21 @@ impl Core {
     /// Removes the last name of what is known here, or an empty directory, if that may be done ahead of the manager. False: nothing
     /// is done.
     pub async fn unlink_ahead(self: &Arc<Core>, parent: InodeNo, name: &[u8], directory: bool) -> bool {
-        if !self.may_make_ahead() {
+        if self.may_work_in(parent).is_none() {
             return false;
         }
         self.learn_names(parent).await;
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
-            let ino = self.may_make_ahead().then(|| self.surely_leads(parent, name))??;
+            let alone = self.may_work_in(parent)? == Right::Whole;
+            let ino = self.surely_leads(parent, name)?;
             let inode = self.inode_known(ino)?;
             if directory && !self.surely_empty(&inode) {
                 return None;
             }
             let changing = self.change_ahead(&[(parent, name)], &[]);
-            let Some(unused) = inode.lock().lose_last_name(directory, now) else {
+            let Some(unused) = inode.lock().lose_last_name(directory, now, alone) else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
                 return None;
             };
@@ -139,7 +140,7 @@ impl Core {
         to: (InodeNo, &[u8]),
         no_replace: bool,
     ) -> bool {
-        if !self.may_make_ahead() {
+        if self.may_work_in(from.0).and(self.may_work_in(to.0)).is_none() {
             return false;
         }
         self.learn_names(from.0).await;
@@ -147,7 +148,9 @@ impl Core {
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
-            let ino = self.may_make_ahead().then(|| self.surely_leads(from.0, from.1))??;
+            let rights = [self.may_work_in(from.0)?, self.may_work_in(to.0)?];
+            let alone = rights == [Right::Whole; 2];
+            let ino = self.surely_leads(from.0, from.1)?;
             let inode = self.inode_known(ino)?;
             let replaced = match self.surely_absent(to.0, to.1) {
                 true => None,
@@ -156,13 +159,13 @@ impl Core {
             if no_replace && replaced.is_some()
                 || replaced.as_ref().is_some_and(|replaced| replaced.ino == ino)
                 || self.inode_known(to.0)?.lock().gone
-                || !inode.lock().may_move(from.0 == to.0, replaced.is_some())
+                || !inode.lock().may_move(from.0 == to.0, replaced.is_some(), alone)
             {
                 return None;
             }
             let changing = self.change_ahead(&[from, to], &[]);
             let unused = match &replaced {
-                Some(replaced) => replaced.lock().lose_last_name(false, now),
+                Some(replaced) => replaced.lock().lose_last_name(false, now, alone),
                 None => self.claim_name(to.0, to.1, ino).then_some(Unused::Open),
             };
             let Some(unused) = unused else {
@@ -242,12 +245,12 @@ impl Core {
     /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:
     /// each directory gets its owner, mode and times.
     pub fn set_ahead(self: &Arc<Core>, inode: &Arc<Inode>, change: &Change) -> Option<Attr> {
-        if !self.may_make_ahead() {
+        if !self.may_be_ahead() {
             return None;
         }
         let mut done = None;
         self.calls.ahead.append_change(|| {
-            let attr = self.may_make_ahead().then(|| self.attr_set(inode, change))??;
+            let attr = self.attr_set(inode, change)?;
             done = Some((attr, self.change_ahead(&[], &[inode.ino])));
             Some(change.clone())
         });
@@ -263,6 +266,7 @@ impl Core {
         };
         let mut attr = {
             let state = inode.lock();
+            self.may_work(&state)?;
             let known =
                 state.attr_known && state.special && state.keeps_attr(true) && state.names.kept.is_still();
             (known && !state.gone && state.attr.nlink > 0).then(|| state.attr.clone())?
@@ -280,20 +284,15 @@ impl Core {
         Some(attr)
     }
 
-    /// Whether this session may do what concerns several inodes ahead now: it holds everything.
-    pub(super) fn may_make_ahead(&self) -> bool {
-        self.may_be_ahead() && self.whole().is_some()
-    }
-
     /// By what it may change names in a directory ahead now.
     fn may_work_in(&self, dir: InodeNo) -> Option<Right> {
         match self.inode_known(dir) {
             Some(inode) => self.may_work(&inode.lock()),
-            None => (self.may_be_ahead() && self.whole().is_some()).then_some(Right::Whole),
+            None => self.whole().filter(|_| self.may_be_ahead()).map(|_| Right::Whole),
         }
     }
 
-    /// The same, of a directory's state.
+    /// The same, of its state; of what is no directory: whether its attributes may be.
     pub(super) fn may_work(&self, dir: &FileState) -> Option<Right> {
         if !self.may_be_ahead() {
             return None;

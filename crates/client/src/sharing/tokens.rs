@@ -60,20 +60,27 @@ pub struct Cell {
     outdated: bool,
     /// It is of what was made here ahead of the manager, which has not said yet that it is held.
     provisional: bool,
+    /// Nobody else has it open: `Write` was got when nobody could, and is held since. Whoever uses it elsewhere takes that away.
+    exclusive: bool,
     users: u32,
 }
 
 impl Cell {
     /// With a token of the whole file system's.
     pub fn whole(grant: Grant) -> Cell {
-        Cell { held: Token::new(InodeNo(0), TokenMode::Write, grant), ..Cell::default() }
+        Cell { held: Token::new(InodeNo(0), TokenMode::Write, grant), exclusive: true, ..Cell::default() }
     }
     /// What is made here ahead of the manager, under a directory's token of this grant, is held from then on: nobody else can
     /// know it.
     pub fn made(&mut self, serial: Grant) {
         if self.held.mode == TokenMode::None {
-            (self.held, self.provisional) = (Token::new(InodeNo(0), TokenMode::Write, serial), true);
+            self.held = Token::new(InodeNo(0), TokenMode::Write, serial);
+            (self.provisional, self.exclusive) = (true, true);
         }
+    }
+    /// Whether it surely is open nowhere else.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive && self.held.mode == TokenMode::Write && self.giving.is_none()
     }
     /// The manager knows what was made here, and that it is held under this token. What to tell it, if it is not any more.
     pub fn told(&mut self, token: &Token) -> Option<Token> {
@@ -230,6 +237,7 @@ impl Cell {
         {
             return false;
         }
+        self.exclusive &= self.held.mode == TokenMode::Write;
         (self.held, self.resolving, self.provisional) = (token.clone(), resolve, false);
         self.users += 1;
         true
@@ -245,6 +253,7 @@ impl Cell {
         if self.giving.is_none() && self.held.mode < TokenMode::Write {
             self.held = Token::new(InodeNo(0), TokenMode::Write, self.held.serial.max(grant));
         }
+        self.exclusive = self.giving.is_none();
     }
 
     /// The manager wants the token back down to `wanted`, or at most `keep`. `open`: there are handles.
@@ -264,7 +273,7 @@ impl Cell {
             return Recalled::Answer(self.known(wanted.ino));
         }
         self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
-        self.provisional = false;
+        (self.provisional, self.exclusive) = (false, false);
         Recalled::Begin
     }
 
@@ -291,7 +300,7 @@ impl Cell {
     /// Everything goes, without anything to clean.
     pub fn forget(&mut self, ino: InodeNo) -> Token {
         self.held = Token::new(InodeNo(0), TokenMode::None, self.held.serial);
-        self.provisional = false;
+        (self.provisional, self.exclusive) = (false, false);
         self.known(ino)
     }
 }
@@ -304,6 +313,10 @@ fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
         (mode, _) => mode,
     }
 }
+
+#[cfg(test)]
+#[path = "made_tests.rs"]
+mod made_tests;
 
 #[cfg(test)]
 mod tests {
@@ -368,38 +381,6 @@ mod tests {
         assert_eq!(recall, Recalled::Begin);
         assert_eq!(cell.gave(INO, false), token(TokenMode::None, 9));
         assert!(!cell.granted(&token(TokenMode::Write, 9), false, false));
-    }
-
-    #[test]
-    fn what_is_made_here_is_held_before_and_after_it_is_told() {
-        let made = || {
-            let mut cell = Cell::default();
-            cell.made(Grant(3));
-            assert!(cell.enter_now(Need::Write) && cell.serial() == Grant(3));
-            cell.leave();
-            cell
-        };
-        let mut cell = made();
-        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
-        assert_eq!((cell.mode(), cell.serial()), (TokenMode::Write, Grant(5)));
-        // The recall may come first.
-        let mut cell = made();
-        assert_eq!(cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false), Recalled::Begin);
-        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
-        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 5));
-        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
-        // It was given up for another reason, while or before it is told.
-        let mut cell = made();
-        assert_eq!(cell.recalled(&token(TokenMode::None, 3), TokenMode::Write, false), Recalled::Begin);
-        assert_eq!(cell.told(&token(TokenMode::Write, 5)), None);
-        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 5));
-        let mut cell = made();
-        cell.forget(INO);
-        assert_eq!(cell.told(&token(TokenMode::Write, 5)), Some(token(TokenMode::None, 5)));
-        // The manager does not say that it is held.
-        let mut cell = made();
-        assert!(cell.told_without() && !cell.told_without());
-        assert!(!Cell::whole(Grant(3)).told_without());
     }
 
     #[test]
