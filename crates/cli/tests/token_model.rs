@@ -5,6 +5,8 @@
 //! explores more as well.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "token_model/beside.rs"]
+mod beside;
 mod common;
 #[path = "token_model/names.rs"]
 mod names;
@@ -19,6 +21,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
+use beside::Beside;
 use common::{Random, seed};
 use names::Names;
 use world::{Fault, World};
@@ -98,6 +101,16 @@ fn walks_of_names(count: u64, fault: names::Fault) -> Result<(), String> {
     })
 }
 
+fn walks_beside(count: u64, fault: beside::Fault) -> Result<(), String> {
+    let mut random = Random(seed());
+    (0..count).try_for_each(|n| {
+        let clients = 2 + random.below(2) as usize;
+        let mishaps = [2, 2].map(|max| random.below(max) as u8);
+        let walked = walk(Beside::new(clients, 6, mishaps, fault), &mut random);
+        walked.map_err(|broken| format!("{n} walks, then {broken}"))
+    })
+}
+
 fn soak() -> bool {
     std::env::var("ROPEWALK_SOAK").is_ok_and(|soak| soak == "1")
 }
@@ -159,6 +172,33 @@ fn a_rule_of_names_made_ahead_taken_out_is_missed() {
     use names::Fault::*;
     for fault in [ToldLate, NumbersTwice, Disorder, Twice, SyncEarly, AfterEnd] {
         let found = walks_of_names(1_000_000, fault);
+        assert!(found.is_err(), "{fault:?} is not found");
+        println!("{fault:?}: {}", found.unwrap_err());
+    }
+}
+
+#[test]
+fn names_made_beside_each_other_keep_the_promises() {
+    let max = if soak() { 5_000_000 } else { 20_000 };
+    for (acts, mishaps) in [(2, [0; 2]), (3, [0; 2]), (3, [1, 0]), (3, [0, 1]), (2, [1, 1])] {
+        let states = explore(Beside::new(2, acts, mishaps, beside::Fault::None), max);
+        let states = states.unwrap_or_else(|broken| panic!("{broken}"));
+        let all = if states < max { "all" } else { "the first" };
+        println!("beside: {acts} acts each, {mishaps:?} deaths, restarts: {all} {states} states");
+    }
+}
+
+#[test]
+fn longer_walks_of_names_made_beside_each_other_keep_the_promises() {
+    let count = if soak() { 3_000_000 } else { 30_000 * times() };
+    walks_beside(count, beside::Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn a_rule_of_names_made_beside_each_other_taken_out_is_missed() {
+    use beside::Fault::*;
+    for fault in [Untold, Entered, Unclaimed, Claimed] {
+        let found = walks_beside(1_000_000, fault);
         assert!(found.is_err(), "{fault:?} is not found");
         println!("{fault:?}: {}", found.unwrap_err());
     }
