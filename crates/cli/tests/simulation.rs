@@ -12,6 +12,7 @@ mod common;
 mod linear;
 mod simulation {
     pub mod alone;
+    pub mod beside;
     pub mod cluster;
     pub mod disk;
     pub mod programs;
@@ -33,7 +34,7 @@ use base::{GroupId, PdiskId, PoolId, StripeId};
 use client::Client;
 use common::Random;
 use simulation::{
-    alone,
+    alone, beside,
     cluster::{Cluster, NODE, SMALL, Shape, WIDE, Who, Without},
     programs::{Ledger, Program},
     server::Node,
@@ -76,6 +77,9 @@ const RULES_ALONE: [Without; 6] = [
     Without::Disorder,
     Without::Numbers,
 ];
+/// Of names made ahead by two beside each other.
+const RULES_BESIDE: [Without; 4] =
+    [Without::Durability, Without::ExactlyOnce, Without::Recall, Without::Entered];
 /// Each of them is missed by a seed below this; the rarest, the fence, by one of some 300.
 const BOUND: u64 = 2001;
 /// Where the search for the fence begins, so that it takes seconds: it was found near here. All others follow.
@@ -554,6 +558,7 @@ async fn observe_alone(cluster: &Arc<Cluster>, who: Who, ledger: &Arc<alone::Led
 enum Story {
     Together,
     Alone,
+    Beside,
 }
 
 thread_local! {
@@ -570,11 +575,12 @@ fn live(seed: u64, story: Story, without: Without, whole: bool) -> (Option<Strin
     }));
     world::enter(seed, Duration::from_secs(1200));
     let (told, trace) = world::run(async move {
-        let alone = story == Story::Alone;
-        let cluster = Cluster::start(seed, without, shape(seed, without), alone, whole).await;
+        let ahead = story != Story::Together;
+        let cluster = Cluster::start(seed, without, shape(seed, without), ahead, whole).await;
         let told = match story {
             Story::Together => timeout(PATIENCE, story_together(&cluster, seed)).await,
             Story::Alone => timeout(PATIENCE, story_alone(&cluster, seed)).await,
+            Story::Beside => timeout(PATIENCE, beside::story(&cluster, seed)).await,
         };
         (told, std::mem::take(&mut *cluster.trace.lock().unwrap()))
     });
@@ -633,8 +639,9 @@ fn one_seed() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let wish: Vec<&str> = wish.split(' ').collect();
     let seed = wish[0].parse().unwrap();
-    let story = if wish[1] == "Alone" { Story::Alone } else { Story::Together };
-    let mut rules = RULES.into_iter().chain(RULES_ALONE);
+    let stories = [Story::Together, Story::Alone, Story::Beside];
+    let story = stories.into_iter().find(|story| format!("{story:?}") == wish[1]).unwrap();
+    let mut rules = RULES.into_iter().chain(RULES_ALONE).chain(RULES_BESIDE);
     let without = rules.find(|rule| format!("{rule:?}") == wish[2]).unwrap_or(Without::Nothing);
     let whole = wish[3] == "true";
     let lived = std::thread::spawn(move || live(seed, story, without, whole)).join();
@@ -707,10 +714,15 @@ fn names_made_ahead_hold() {
 }
 
 #[test]
+fn names_made_ahead_beside_each_other_hold() {
+    hold(Story::Beside, wanted_seeds().unwrap_or(1..121), "names_made_ahead_beside");
+}
+
+#[test]
 fn a_seed_repeats() {
     let seeds = wanted_seeds().unwrap_or(1..1000).take(10);
     for seed in seeds {
-        let story = if seed.is_multiple_of(2) { Story::Together } else { Story::Alone };
+        let story = [Story::Together, Story::Alone, Story::Beside][seed as usize % 3];
         let [once, again] = [0, 1].map(|_| start(seed, story, Without::Nothing, true));
         let (once, again) = (ended(once).trace, ended(again).trace);
         if let Some(at) = once.iter().zip(&again).position(|(one, other)| one != other) {
@@ -724,8 +736,11 @@ fn a_seed_repeats() {
 
 #[test]
 fn a_rule_taken_out_is_missed() {
-    let together = RULES.map(|rule| (Story::Together, rule));
-    for (story, without) in together.into_iter().chain(RULES_ALONE.map(|rule| (Story::Alone, rule))) {
+    let together = RULES.map(|rule| (Story::Together, rule)).into_iter();
+    let all_rules = together
+        .chain(RULES_ALONE.map(|rule| (Story::Alone, rule)))
+        .chain(RULES_BESIDE.map(|rule| (Story::Beside, rule)));
+    for (story, without) in all_rules {
         let first = if without == Without::Fence { FENCE_NEAR } else { 1 };
         let mut all = all((first..BOUND).chain(1..first), story, without);
         let found = all.find_map(|(seed, told)| told.broken.map(|broken| (seed, broken)));

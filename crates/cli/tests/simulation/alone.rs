@@ -1,4 +1,4 @@
-//! What one client does while it is alone, with its names made ahead of the manager (docs/names-ahead.md), and what is there
+//! What one client does in directories of its own, with its names made ahead of the manager (docs/names-ahead.md), and what is there
 //! afterwards: of each program a beginning of what it did, in the order in which it did it, and no less than what an fsync said was
 //! durable, or another client could see. What the client itself said of each inode is what another one finds.
 
@@ -15,6 +15,8 @@ use wire::mgr::{Attr, FileKind};
 use super::programs::RW;
 use crate::common::Random;
 
+/// How what is said begins if it could not be looked.
+pub const LOOK: &str = "look at";
 const S_ISGID: u16 = 0o2000;
 
 /// What a path leads to.
@@ -101,8 +103,10 @@ fn said(attr: Attr) -> Attr {
     Attr { atime, stored, inline, ..attr }
 }
 
-/// The programs of the client that is alone.
+/// The programs of one client.
 pub struct Ledger {
+    /// Its own directories have numbers from here on.
+    first: usize,
     tops: Vec<InodeNo>,
     done: Mutex<Vec<Done>>,
     /// Held by who takes a step, and by who looks at all of it at one moment.
@@ -118,13 +122,18 @@ fn top(program: usize) -> String {
 impl Ledger {
     /// Each program's own directory.
     pub async fn begin(client: &Client, programs: usize) -> Result<Arc<Ledger>, Errno> {
+        Ledger::begin_from(client, 0, programs).await
+    }
+
+    /// The same of a client beside another one, whose directories have other numbers.
+    pub async fn begin_from(client: &Client, first: usize, programs: usize) -> Result<Arc<Ledger>, Errno> {
         let mut tops = Vec::new();
         for program in 0..programs {
-            tops.push(make(client, InodeNo::ROOT, &top(program), FileKind::Directory, "").await?);
+            tops.push(make(client, InodeNo::ROOT, &top(first + program), FileKind::Directory, "").await?);
             client.fsync(tops[program], false).await?;
         }
         let done = Mutex::new((0..programs).map(|_| Done::default()).collect());
-        Ok(Arc::new(Ledger { tops, done, still: RwLock::default(), said: Mutex::default() }))
+        Ok(Arc::new(Ledger { first, tops, done, still: RwLock::default(), said: Mutex::default() }))
     }
 
     /// Asks a client for the attributes of all that its programs made: nothing is done any more, and all is told.
@@ -161,13 +170,30 @@ impl Ledger {
         }
     }
 
+    /// Compares what a client that lives beside this one finds with what the programs did up to now, all of which it sees.
+    pub async fn check_beside(&self, observer: &Client) -> Result<(), String> {
+        let seen = self.answered();
+        self.check_seen(observer, &seen).await?;
+        self.must_be_there(&seen);
+        Ok(())
+    }
+
     /// Compares what a client finds with what the programs did up to now. They wait meanwhile.
     pub async fn check(&self, observer: &Client) -> Result<(), String> {
+        self.check_seen(observer, &vec![0; self.tops.len()]).await
+    }
+
+    async fn check_seen(&self, observer: &Client, seen: &[usize]) -> Result<(), String> {
         let _still = self.still.write().await;
-        let least: Vec<usize> = self.done().iter().map(|done| done.durable).collect();
+        let least: Vec<usize> =
+            self.done().iter().zip(seen).map(|(done, seen)| done.durable.max(*seen)).collect();
         for (program, least) in least.into_iter().enumerate() {
-            let failed = |error: Errno| format!("look at what program {program} made: {error:?}");
-            let top = observer.lookup(InodeNo::ROOT, top(program).as_bytes()).await.map_err(failed)?.ino;
+            let failed = |error: Errno| format!("{LOOK} what program {program} made: {error:?}");
+            let top = observer
+                .lookup(InodeNo::ROOT, top(self.first + program).as_bytes())
+                .await
+                .map_err(failed)?
+                .ino;
             let (mut found, mut dirs) = (Tree::new(), vec![(String::new(), top)]);
             let mut attrs =
                 BTreeMap::from([(String::new(), said(observer.getattr(top).await.map_err(failed)?))]);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterId, Epoch, FsId, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId};
+use base::{ClusterId, Epoch, FsId, Grant, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
 use client::{Client, ClientConfig, MountError, Tunables};
 use layout::{LayoutTable, PdiskDesc};
@@ -27,10 +27,10 @@ use tokio::{
 use wire::{
     crc::unit_crcs,
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry, PoolPdisk},
-    mgr::{Change, LogMark, MgrReply, MgrRequest, OpId, ProcessIdent},
+    mgr::{Change, FileKind, LogMark, MgrReply, MgrRequest, OpId, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::DeleteStrips,
-    token::{Need, Recall},
+    token::{Need, Recall, Token, TokenMode},
 };
 
 use super::{
@@ -76,6 +76,8 @@ pub enum Without {
     Disorder,
     /// Inode numbers are granted again.
     Numbers,
+    /// Who looks where another one makes names ahead does not wait until they are told.
+    Entered,
 }
 
 /// A process that others may not reach: 0 to 98 are clients, 99 the manager where it deletes, 100 and more the nodes.
@@ -125,6 +127,8 @@ pub struct Cluster {
     wanted: Mutex<HashSet<(SessionId, InodeNo)>>,
     /// Inodes of which names were asked for.
     named: Mutex<HashSet<InodeNo>>,
+    /// Directories in which a client makes names, and under which grant.
+    making: Mutex<HashMap<InodeNo, (SessionId, Grant)>>,
     /// Whether clients make names ahead of the manager.
     ahead: bool,
     /// The inode numbers that were granted first.
@@ -187,6 +191,7 @@ impl Cluster {
             cut: Mutex::default(),
             wanted: Mutex::default(),
             named: Mutex::default(),
+            making: Mutex::default(),
             ahead,
             granted: Mutex::default(),
             trace: Mutex::default(),
@@ -394,7 +399,9 @@ impl Cluster {
             let renumber = |op: &mut OpId| op.seq = op.seq * 1000 + self.below(1000);
             match &mut request {
                 MgrRequest::Mutate { op, .. } => renumber(op),
-                MgrRequest::MutateMany { changes } => changes.iter_mut().for_each(|(op, _)| renumber(op)),
+                MgrRequest::MutateMany { changes } | MgrRequest::Tell { changes } => {
+                    changes.iter_mut().for_each(|(op, _)| renumber(op));
+                }
                 _ => {}
             }
         }
@@ -409,6 +416,9 @@ impl Cluster {
             let mut wanted = self.wanted.lock().unwrap();
             tokens.iter().for_each(|token| _ = wanted.remove(&(session, token.ino)));
         }
+        if self.without == Without::Entered {
+            self.enter(&manager, caller, &request).await;
+        }
         let at = manager.clone();
         let mut reply = if let Some(early) = self.early(&mut request) {
             process.spawn(async move {
@@ -420,6 +430,7 @@ impl Cluster {
             process.spawn(async move { at.handle(caller, request).await }).await.map_err(|_| lost())?
         };
         self.note(|| format!("to {who}, {session}: {reply:?}"));
+        self.note_making(session, &reply);
         if let MgrReply::Numbers { .. } = &reply
             && self.without == Without::Numbers
         {
@@ -440,9 +451,45 @@ impl Cluster {
         }
     }
 
+    /// Notes which directories a client gets to make names in.
+    fn note_making(&self, session: SessionId, reply: &MgrReply) {
+        match reply {
+            MgrReply::Many(replies) => {
+                replies.iter().flatten().for_each(|reply| self.note_making(session, reply));
+            }
+            MgrReply::Token { token, attr: Some(attr), .. }
+                if attr.kind == FileKind::Directory && token.mode == TokenMode::Write =>
+            {
+                self.making.lock().unwrap().insert(attr.ino, (session, token.serial));
+            }
+            MgrReply::CreatedHeld { attr, token, .. } if attr.kind == FileKind::Directory => {
+                self.making.lock().unwrap().insert(attr.ino, (session, token.serial));
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody looks: whoever makes names there counts as having told them.
+    async fn enter(&self, manager: &Manager, caller: Caller, request: &MgrRequest) {
+        let (MgrRequest::Lookup { parent: ino, .. }
+        | MgrRequest::ReadDir { ino, .. }
+        | MgrRequest::GetAttr { ino }
+        | MgrRequest::Acquire { ino, need: Need::Names }) = *request
+        else {
+            return;
+        };
+        let making = self.making.lock().unwrap().get(&ino).copied();
+        if let Some((session, serial)) = making.filter(|(session, _)| *session != caller.session) {
+            let tokens = vec![Token::new(ino, TokenMode::Read, serial)];
+            manager.handle(Caller { session, ..caller }, MgrRequest::Release { tokens }).await;
+        }
+    }
+
     /// What is done to names made ahead where a rule about them is taken out; what is answered before they are carried out.
     fn early(&self, request: &mut MgrRequest) -> Option<MgrReply> {
-        let MgrRequest::MutateMany { changes } = request else { return None };
+        let (MgrRequest::MutateMany { changes } | MgrRequest::Tell { changes }) = request else {
+            return None;
+        };
         if !changes.iter().any(|(_, change)| matches!(change, Change::CreateAs { .. })) {
             return None;
         }
