@@ -9,11 +9,12 @@ mod mounts;
 
 use std::{
     fs::{self, File},
-    io::{Result, Write},
+    io::{ErrorKind, Result, Write},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{Random, ok, seed, until};
@@ -31,6 +32,20 @@ fn place(top: &Path, i: u64) -> PathBuf {
         at @ 11..15 => group.join("deep").join(format!("f{at}")),
         at => group.join(format!("f{at}")),
     }
+}
+
+/// Whether a name is there; while another mount is being fenced that is not known.
+fn is_there(path: &Path) -> bool {
+    let mut found = None;
+    until("it is known whether a name is there", || {
+        found = match fs::symlink_metadata(path) {
+            Ok(_) => Some(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Some(false),
+            Err(_) => None,
+        };
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 /// Makes number `i`; with `sync` it is durable afterwards.
@@ -83,7 +98,7 @@ impl Made {
     /// What is there is a beginning of what was made, with all that is certain; returns how much.
     fn check(&self, top: &Path) -> u64 {
         let (done, synced) = (self.done.load(SeqCst), self.synced.load(SeqCst));
-        let there: Vec<bool> = (0..=done).map(|i| fs::symlink_metadata(place(top, i)).is_ok()).collect();
+        let there: Vec<bool> = (0..=done).map(|i| is_there(&place(top, i))).collect();
         let found = there.iter().filter(|there| **there).count() as u64;
         assert!(
             there[..found as usize].iter().all(|there| *there),
@@ -167,19 +182,22 @@ fn kill(mounts: &Mounts, at: usize) {
 fn each_makes_names_ahead_in_a_directory_of_its_own() {
     const COUNT: u64 = 400;
     let mounts = beside();
-    let mut least = [u64::MAX; 2];
+    let (mut least, mut slowest) = ([u64::MAX; 2], Duration::ZERO);
     for round in 0..3 {
         for (at, least) in least.iter_mut().enumerate() {
             let top = mounts.at(at, &format!("{}/round{round}", own(at)));
             fs::create_dir(&top).unwrap();
-            let before = messages(&mounts, at);
+            let (before, began) = (messages(&mounts, at), Instant::now());
             (0..COUNT).for_each(|i| drop(File::create_new(top.join(i.to_string())).unwrap()));
             // Less than before: it has a new connection.
+            slowest = slowest.max(began.elapsed());
             *least = messages(&mounts, at).checked_sub(before).map_or(*least, |sent| sent.min(*least));
         }
     }
     println!("{COUNT} names each: {least:?} messages");
-    assert!(least.iter().all(|least| *least < COUNT / 4), "{COUNT} names each: {least:?} messages");
+    // What nobody waits for is told every 50 ms, and leases are renewed.
+    let most = COUNT / 8 + slowest.as_millis() as u64 / 25;
+    assert!(least.iter().all(|least| *least < most), "{COUNT} names each: {least:?} messages of {most}");
     // Each sees all that the other has made.
     for at in 0..2 {
         let round = mounts.at(1 - at, &format!("{}/round2", own(at)));
@@ -209,7 +227,7 @@ fn two_that_work_in_one_directory_cost_each_other_little() {
         }
     }
     println!("{COUNT} names in one directory: {costs:?} messages");
-    assert!(costs[1] <= costs[0] + COUNT / 10, "{COUNT} names in one directory: {costs:?} messages");
+    assert!(costs[1] <= costs[0] + costs[0] / 10, "{COUNT} names in one directory: {costs:?} messages");
 }
 
 #[test]

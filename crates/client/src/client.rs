@@ -23,6 +23,7 @@ use crate::{
     error::Errno,
     files::{
         handle::{Handle, OpenFlags, ReadData},
+        inode::Inode,
         privileges::Privileges,
         set_attrs::SetAttrs,
     },
@@ -109,7 +110,11 @@ impl Client {
     /// Files of which something is neither at the manager nor on the pdisks, and whether names are: after [`Client::shutdown`] lost.
     pub fn unstored(&self) -> (Vec<InodeNo>, bool) {
         let inodes = self.core.unsettled.all();
-        let left = inodes.iter().filter(|inode| inode.lock().unsettled()).map(|inode| inode.ino);
+        let unsettled = |inode: &&Arc<Inode>| {
+            let state = inode.lock();
+            state.unsettled() && !state.is_forsaken()
+        };
+        let left = inodes.iter().filter(unsettled).map(|inode| inode.ino);
         (left.collect(), self.core.calls.ahead.is_lost())
     }
     /// What is in the page pool.

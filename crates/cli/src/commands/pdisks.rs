@@ -219,6 +219,11 @@ fn register(
         if there.is_none_or(|there| !there.nodes.contains(&node_id)) {
             // What an interrupted run began may have waited too long: numbers only rise.
             let taken = there.is_some() || id <= given;
+            if like.is_some() && !taken {
+                return Err(
+                    error.context(format!("not added yet; the same command goes on with {}", full.display()))
+                );
+            }
             dir.file = before;
             dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
             ClusterDir::save(&dir.path, &dir.file)?;

@@ -158,7 +158,10 @@ impl Core {
             };
             if no_replace && replaced.is_some()
                 || replaced.as_ref().is_some_and(|replaced| replaced.ino == ino)
-                || self.inode_known(to.0)?.lock().gone
+                || self.inode_known(to.0).is_none_or(|dir| {
+                    let state = dir.lock();
+                    state.gone || !state.names.kept.is_still()
+                })
                 || !inode.lock().may_move(from.0 == to.0, replaced.is_some(), alone)
             {
                 return None;

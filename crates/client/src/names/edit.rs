@@ -48,7 +48,10 @@ impl Core {
                     self.begin_names(attr.ino, asked);
                     self.made_directory(attr.ino);
                 }
-                Ok((self.made(self.changed_attr(*attr, newest)), true))
+                // An answer that came by a repetition only may be older than what others did to the file here.
+                let old = kind == FileKind::File && self.sharing.dropped_since(asked);
+                let attr = if old { self.getattr(attr.ino).await? } else { self.changed_attr(*attr, newest) };
+                Ok((self.made(attr), true))
             }
             MgrReply::CreatedHeld { attr, token, resolve } => {
                 self.take_made(Attr::clone(&attr), &token, resolve, asked);

@@ -149,6 +149,33 @@ fn no_lease_is_longer_than_a_restore_expects() {
     tunables.set("leaseDuration", "301s").unwrap_err();
 }
 
+/// Another one resolves: who is silent for a while has six leases to come back.
+#[test]
+fn who_is_silent_while_another_resolves_is_not_ended_for_a_guest() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    let ticket = stage.open_beside(5);
+    stage.pass_without(&[], 1);
+    let third = stage.opened(ticket).0;
+    let limits = Limits { read_only: true, ..Limits::default() };
+    stage.cluster.map.limited.push(LimitedMember { member: MemberId(9), limits });
+    stage.asker = MemberId(9);
+    let ticket = stage.open_beside(3);
+    stage.tell(Event::Tick);
+    let guest = stage.opened(ticket).0;
+    stage.asker = MemberId(0);
+    detach(&mut stage, first);
+    let read = stage.acquire(guest, 100, Need::Read);
+    let pass = asked_for_pass(&mut stage, third);
+    for _ in 0..LEASE.as_secs() + 2 {
+        stage.renew_client(guest);
+        stage.renew_client(third);
+        stage.pass_without(&[], 1);
+    }
+    assert!(stage.cluster.clients.contains_key(&second), "what it has not told is lost for nothing");
+    pass_done(&mut stage, third, pass);
+    assert!(!stage.granted(read).1);
+}
+
 /// What it wants is unresolved, and who would resolve it is gone: neither asks the other for anything.
 #[test]
 fn who_resolves_nothing_does_not_wait_for_a_resolver_that_is_gone() {

@@ -204,9 +204,11 @@ impl Cluster {
         let target = moving.plan.as_ref().map_or(&pool.table, |plan| &plan.target);
         let rows = pool.table.chunks_exact(width).zip(target.chunks_exact(width));
         (0u32..).map(GroupId).zip(rows).any(|(group, (row, want))| {
-            let wants = want.contains(&to) && !row.contains(&to) && !held.iter().any(|m| m.group == group);
-            wants && !moving.had_its_turn(group) && self.can_make(pool, row)
-        })
+            let Some(strip) = want.iter().position(|id| *id == to) else { return false };
+            let later = row.contains(&to) || self.lacks(row, want) && self.is_back(row[strip]);
+            let others = !held.iter().any(|m| m.group == group) && !moving.had_its_turn(group);
+            !later && others && self.can_make(pool, row)
+        }) && self.has_room(to, ROOM_SHIFT)
     }
 
     fn counts(&self, id: PdiskId) -> bool {

@@ -249,8 +249,8 @@ impl Cluster {
                 .filter(|(_, client)| client.record.fs == *fs && now > client.renewed + self.lease);
             let lapsed: Vec<SessionId> = lapsed.map(|(&id, _)| id).collect();
             // While it is there nobody resolves in its place.
-            let resolver = |id| tokens.is_resolver(id) && tokens.guest_waits();
-            for id in lapsed {
+            let resolver = |id| tokens.is_resolver(id, &lapsed) && tokens.guest_waits();
+            for &id in &lapsed {
                 if tokens.is_wanted(id) || locks.is_some_and(|locks| locks.is_wanted(id)) {
                     gone.push((id, "its lease has run out and what it holds is wanted"));
                 } else if resolver(id) {

@@ -30,10 +30,20 @@ impl Stage {
             hold: true,
             by: None,
         };
-        let made = manager.handle(caller(maker), hold).await;
-        let MgrReply::CreatedHeld { attr, token, resolve: false } = made else { panic!("{made:?}") };
-        assert_eq!(token.mode, TokenMode::Write);
-        Stage { manager, maker, other, dir: attr.ino, token, numbers: first }
+        let (dir, mut token) = match manager.handle(caller(maker), hold).await {
+            MgrReply::CreatedHeld { attr, token, resolve: false } => (attr.ino, token),
+            // It comes with the answer only if it is to be had at once.
+            MgrReply::Created { attr, .. } => (attr.ino, Token::default()),
+            other => panic!("{other:?}"),
+        };
+        while token.mode != TokenMode::Write {
+            let ask = MgrRequest::Acquire { ino: dir, need: Need::Make };
+            let MgrReply::Token { token: got, .. } = manager.handle(caller(maker), ask).await else {
+                continue;
+            };
+            token = got;
+        }
+        Stage { manager, maker, other, dir, token, numbers: first }
     }
 
     /// Makes a name under the maker's next number but so many, told as change `seq`.

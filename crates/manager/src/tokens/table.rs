@@ -186,9 +186,14 @@ impl Tokens {
         self.unresolved && self.inodes.values().any(waits)
     }
 
-    /// Whether a session may be who is to resolve.
-    pub fn is_resolver(&self, session: SessionId) -> bool {
-        self.members.get(&session).is_some_and(|member| !member.guest)
+    /// Whether nobody resolves while a session, one of those that have `lapsed`, is there: it is to do so, or may hold anything,
+    /// or there is nobody else who could.
+    pub fn is_resolver(&self, session: SessionId, lapsed: &[SessionId]) -> bool {
+        let may =
+            |(id, member): (&SessionId, &Member)| !member.guest && !member.ending && !lapsed.contains(id);
+        let alone = !self.members.iter().any(may);
+        let is_it = |member: &Member| !member.guest && (alone || member.pass.is_some() || member.whole);
+        self.members.get(&session).is_some_and(is_it)
     }
 
     /// Who holds an inode.
