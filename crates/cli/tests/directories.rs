@@ -16,24 +16,9 @@ use std::{
     thread,
 };
 
-use common::{Random, ok, processes::signal, seed, until};
+use common::{Random, ok, processes::signal, seed};
 use mounts::Mounts;
 use rustix::process::Signal;
-
-/// Messages of the first mount to the manager so far.
-fn messages(mounts: &Mounts) -> u64 {
-    let name = mounts.all[0].canonicalize().unwrap();
-    let mut mount = serde_json::Value::Null;
-    until("the mount answers", || {
-        let all = mounts.cluster.json(&["net", "status"]);
-        let it = all.as_array().unwrap().iter().find(|p| p["process"] == name.to_str().unwrap()).unwrap();
-        mount = it["answer"].clone();
-        mount.is_array()
-    });
-    let manager = mount.as_array().unwrap().iter().find(|peer| peer["node"] == 0).unwrap();
-    let sent = |connection: &serde_json::Value| connection["frames_sent"].as_u64().unwrap();
-    manager["connections"].as_array().unwrap().iter().map(sent).sum()
-}
 
 /// A name that is made or removed is one message to the manager, alone and beside another mount. What goes on in the background
 /// is in it too: the least of a few rounds counts.
@@ -47,7 +32,7 @@ fn a_name_costs_one_message() {
             let dir = mounts.at(0, &format!("{round} {beside}"));
             fs::create_dir(&dir).unwrap();
             for (act, least) in acts.iter().zip(&mut least) {
-                let before = messages(&mounts);
+                let before = mounts.messages(0);
                 for i in 0..count {
                     let (path, other) = (dir.join(i.to_string()), dir.join(format!("new {i}")));
                     match *act {
@@ -57,7 +42,7 @@ fn a_name_costs_one_message() {
                     }
                 }
                 // Less than before: it has a new connection.
-                *least = messages(&mounts).checked_sub(before).map_or(*least, |sent| sent.min(*least));
+                *least = mounts.messages(0).checked_sub(before).map_or(*least, |sent| sent.min(*least));
             }
         }
         println!("{beside}: {acts:?} of {count}: {least:?} messages");
@@ -269,7 +254,7 @@ fn what_is_looked_at_costs_few_messages() {
     let file = |mounts: &Mounts, mount, i| mounts.at(mount, &format!("looked/{i}"));
     (0..FILES).for_each(|i| fs::write(file(&mounts, 0, i), i.to_string()).unwrap());
     let look = |mounts: &Mounts| {
-        let before = messages(mounts);
+        let before = mounts.messages(0);
         for i in 0..FILES {
             let path = file(mounts, 0, i);
             assert_eq!(fs::metadata(&path).unwrap().len(), i.to_string().len() as u64);
@@ -277,7 +262,7 @@ fn what_is_looked_at_costs_few_messages() {
             let label = rustix::fs::lgetxattr(&path, "security.capability", &mut value);
             assert_eq!(label, Err(rustix::io::Errno::NODATA));
         }
-        messages(mounts).saturating_sub(before)
+        mounts.messages(0).saturating_sub(before)
     };
     // What goes on in the background is in it too.
     let least = |mounts: &Mounts| (0..3).map(|_| look(mounts)).min().unwrap();

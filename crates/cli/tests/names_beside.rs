@@ -154,21 +154,6 @@ fn rounds() -> u64 {
     if std::env::var_os("ROPEWALK_SOAK").is_some() { 100 } else { 2 }
 }
 
-/// Messages of a mount to the manager so far.
-fn messages(mounts: &Mounts, at: usize) -> u64 {
-    let name = mounts.all[at].canonicalize().unwrap();
-    let mut mount = serde_json::Value::Null;
-    until("the mount answers", || {
-        let all = mounts.cluster.json(&["net", "status"]);
-        let it = all.as_array().unwrap().iter().find(|p| p["process"] == name.to_str().unwrap()).unwrap();
-        mount = it["answer"].clone();
-        mount.is_array()
-    });
-    let manager = mount.as_array().unwrap().iter().find(|peer| peer["node"] == 0).unwrap();
-    let sent = |connection: &serde_json::Value| connection["frames_sent"].as_u64().unwrap();
-    manager["connections"].as_array().unwrap().iter().map(sent).sum()
-}
-
 /// Kills a mount's process, and takes from the kernel what it has of it.
 fn kill(mounts: &Mounts, at: usize) {
     let pid = mounts.process(at).as_raw_nonzero().get();
@@ -187,11 +172,11 @@ fn each_makes_names_ahead_in_a_directory_of_its_own() {
         for (at, least) in least.iter_mut().enumerate() {
             let top = mounts.at(at, &format!("{}/round{round}", own(at)));
             fs::create_dir(&top).unwrap();
-            let (before, began) = (messages(&mounts, at), Instant::now());
+            let (before, began) = (mounts.messages(at), Instant::now());
             (0..COUNT).for_each(|i| drop(File::create_new(top.join(i.to_string())).unwrap()));
             // Less than before: it has a new connection.
             slowest = slowest.max(began.elapsed());
-            *least = messages(&mounts, at).checked_sub(before).map_or(*least, |sent| sent.min(*least));
+            *least = mounts.messages(at).checked_sub(before).map_or(*least, |sent| sent.min(*least));
         }
     }
     println!("{COUNT} names each: {least:?} messages");
@@ -216,11 +201,11 @@ fn two_that_work_in_one_directory_cost_each_other_little() {
         for round in 0..3 {
             let dir = format!("{names}{round}");
             fs::create_dir(mounts.at(0, &dir)).unwrap();
-            let before = [0, 1].map(|at| messages(&mounts, at));
+            let before = [0, 1].map(|at| mounts.messages(at));
             for i in 0..COUNT {
                 drop(File::create_new(mounts.at((i % 2) as usize, &dir).join(i.to_string())).unwrap());
             }
-            let sent = [0, 1].map(|at| messages(&mounts, at).checked_sub(before[at]));
+            let sent = [0, 1].map(|at| mounts.messages(at).checked_sub(before[at]));
             // Less than before: it has a new connection.
             let sent = sent[0].zip(sent[1]).map_or(u64::MAX, |(one, other)| one + other);
             *cost = sent.min(*cost);

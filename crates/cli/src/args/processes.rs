@@ -131,7 +131,7 @@ pub enum Names {
     /// When the call returns
     #[default]
     Durable,
-    /// With fsync, or within a second: faster where a mount is alone
+    /// With fsync, or within a second: faster where a mount is alone, or in directories of its own
     Ahead,
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::Pid;
 
-use crate::common::{Cluster, THREE, ok};
+use crate::common::{Cluster, THREE, ok, until};
 
 /// A cluster and more mounts of its file system beside its own.
 pub struct Mounts {
@@ -76,6 +76,21 @@ impl Mounts {
         let tokens = self.cluster.json(&["tokens"]);
         let of = |t: &&serde_json::Value| t["inode"] == inode && t["mode"] != "open";
         tokens.as_array().unwrap().iter().filter(of).cloned().collect()
+    }
+
+    /// Messages of a mount to the manager so far.
+    pub fn messages(&self, at: usize) -> u64 {
+        let name = self.all[at].canonicalize().unwrap();
+        let mut mount = serde_json::Value::Null;
+        until("the mount answers", || {
+            let all = self.cluster.json(&["net", "status"]);
+            let it = all.as_array().unwrap().iter().find(|p| p["process"] == name.to_str().unwrap()).unwrap();
+            mount = it["answer"].clone();
+            mount.is_array()
+        });
+        let manager = mount.as_array().unwrap().iter().find(|peer| peer["node"] == 0).unwrap();
+        let sent = |connection: &serde_json::Value| connection["frames_sent"].as_u64().unwrap();
+        manager["connections"].as_array().unwrap().iter().map(sent).sum()
     }
 
     pub fn process(&self, mount: usize) -> Pid {

@@ -149,13 +149,8 @@ fn no_lease_is_longer_than_a_restore_expects() {
     tunables.set("leaseDuration", "301s").unwrap_err();
 }
 
-/// Another one resolves: who is silent for a while has six leases to come back.
-#[test]
-fn who_is_silent_while_another_resolves_is_not_ended_for_a_guest() {
-    let (mut stage, first, second) = Stage::two(Vec::new());
-    let ticket = stage.open_beside(5);
-    stage.pass_without(&[], 1);
-    let third = stage.opened(ticket).0;
+/// A session that resolves nothing.
+fn guest(stage: &mut Stage) -> SessionId {
     let limits = Limits { read_only: true, ..Limits::default() };
     stage.cluster.map.limited.push(LimitedMember { member: MemberId(9), limits });
     stage.asker = MemberId(9);
@@ -163,6 +158,17 @@ fn who_is_silent_while_another_resolves_is_not_ended_for_a_guest() {
     stage.tell(Event::Tick);
     let guest = stage.opened(ticket).0;
     stage.asker = MemberId(0);
+    guest
+}
+
+/// Another one resolves: who is silent for a while has six leases to come back.
+#[test]
+fn who_is_silent_while_another_resolves_is_not_ended_for_a_guest() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    let ticket = stage.open_beside(5);
+    stage.pass_without(&[], 1);
+    let third = stage.opened(ticket).0;
+    let guest = guest(&mut stage);
     detach(&mut stage, first);
     let read = stage.acquire(guest, 100, Need::Read);
     let pass = asked_for_pass(&mut stage, third);
@@ -180,13 +186,7 @@ fn who_is_silent_while_another_resolves_is_not_ended_for_a_guest() {
 #[test]
 fn who_resolves_nothing_does_not_wait_for_a_resolver_that_is_gone() {
     let (mut stage, first, second) = Stage::two(Vec::new());
-    let limits = Limits { read_only: true, ..Limits::default() };
-    stage.cluster.map.limited.push(LimitedMember { member: MemberId(9), limits });
-    stage.asker = MemberId(9);
-    let ticket = stage.open_beside(3);
-    stage.tell(Event::Tick);
-    let guest = stage.opened(ticket).0;
-    stage.asker = MemberId(0);
+    let guest = guest(&mut stage);
     detach(&mut stage, first);
     let read = stage.acquire(guest, 100, Need::Read);
     for _ in 0..LEASE.as_secs() + 2 {

@@ -91,15 +91,16 @@ impl Manager {
         if let Some(dir) = dir {
             self.look(caller, dir).await?;
         }
-        let mut reply = self.read_snapshot(session, request.clone()).await?;
+        let again = self.inner.holders.is_shared().then(|| request.clone());
+        let mut reply = self.read_snapshot(session, request).await?;
         let mut looked_at = None;
-        while let MgrReply::Attr(attr) = &reply
+        while let (Some(again), MgrReply::Attr(attr)) = (&again, &reply)
             && attr.kind != FileKind::File
             && looked_at != Some(attr.ino)
         {
             looked_at = Some(attr.ino);
             if self.look(caller, attr.ino).await? {
-                reply = self.read_snapshot(session, request.clone()).await?;
+                reply = self.read_snapshot(session, again.clone()).await?;
             }
         }
         if let Some(dir) = dir {
