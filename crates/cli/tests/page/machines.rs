@@ -120,7 +120,7 @@ fn rails_ports_and_pools_of_several_machines_by_name_and_state() {
     // Machines that call themselves the same are told apart by a process that is there; each shows its own ports.
     let ports = rows("Ports and cards");
     for host in ["h1", "h2", "h3"] {
-        browser.until(&format!("{ports}.filter((row) => row[0].includes('{host}') && row[1] !== 'lo' && row[2] === 'up').length === 2"));
+        browser.until(&format!("{ports}.filter((row) => /[( ]{host}[,)]/.test(row[0]) && row[1] !== 'lo' && row[2] === 'up').length === 2"));
     }
     pictured(&browser, "machines");
 
