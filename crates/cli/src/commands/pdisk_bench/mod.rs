@@ -21,7 +21,7 @@ use self::{
     compare::{FIO_FILE, compare, options},
     report::{Report, SettingRow, show},
 };
-use crate::{args::PdiskBench, output};
+use crate::{args::PdiskBench, output, process::stop::Stop};
 
 /// `ropewalk pdisk bench`. Exit status 0 also where a goal is missed: the table says so.
 pub fn bench(args: &PdiskBench) -> Result<()> {
@@ -78,20 +78,15 @@ fn nothing_left(dir: &Path) -> Result<()> {
     }
 }
 
-/// Ctrl-C (or SIGTERM) takes away what was made, and ends the program.
+/// From now on Ctrl-C (or SIGTERM) takes away what was made, and ends the program.
 fn clean_on_interrupt(dirs: Vec<PathBuf>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut stop = {
+        let _inside = runtime.enter();
+        Stop::listen()?
+    };
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
-        let asked = runtime.block_on(async {
-            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-            tokio::select! {
-                asked = tokio::signal::ctrl_c() => asked,
-                _ = terminate.recv() => Ok(()),
-            }
-        });
-        if let Err(e) = asked {
-            return tracing::warn!(error = %e, "Ctrl-C will leave the files of the measurement");
-        }
+        runtime.block_on(stop.wait());
         ENDING.store(true, SeqCst);
         // The measurement may be making files meanwhile, until what it needs is gone: it is over when nothing comes any more.
         let (since, mut quiet) = (Instant::now(), 0);
