@@ -10,6 +10,8 @@ mod common;
 mod hosts;
 #[path = "common/pairs.rs"]
 mod pairs;
+#[path = "common/proof.rs"]
+mod proof;
 
 use std::{
     fs,
@@ -25,6 +27,7 @@ use beds::Bed;
 use common::{Cluster, Random, copy_tree, same_tree, seed, until, write_tree};
 use hosts::{Down, Machine, states, well};
 use pairs::Pairs;
+use proof::proved;
 use serde_json::Value;
 
 const RENEW: [&str; 3] = ["cluster", "authority", "renew"];
@@ -292,7 +295,7 @@ fn who_missed_the_exchange_joins_again_and_keeps_its_data() {
     client.ok(&["join", &first.token(&["--role", "client"]), "--name", "laptop"]);
     client.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
     same_tree(&tree, &mnt.join("in"));
-    first.ok(&["pool", "verify"]);
+    proved(|| first.run(&["pool", "verify", "--json"]));
     common::ok(&["umount", mnt.to_str().unwrap()]);
 }
 
