@@ -50,7 +50,10 @@ fn machines_join_with_tokens_and_serve_together() {
         assert!(error.contains(why), "{why}: {error}");
         assert!(!second.dir.exists(), "{why}");
     }
-    assert_eq!(states(first), [("h1".to_owned(), "serves".to_owned())]);
+    // Its own server may be late for a moment.
+    until("h1 serves, and nobody else is there", || {
+        states(first) == [("h1".to_owned(), "serves".to_owned())]
+    });
 
     // Its own key, readable by nobody else; the cluster's secret does not come with it.
     second.join(&token);
