@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 /// How long the browser may take for one step.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// So often one is begun.
+const TRIES: usize = 3;
 
 /// A browser with one window.
 pub struct Browser {
@@ -84,6 +86,18 @@ fn unpack(text: &Value, path: &Path) {
 impl Browser {
     /// Starts one. Where there is none the test fails, and says what to install.
     pub fn start() -> Browser {
+        let mut refused = Vec::new();
+        while refused.len() < TRIES {
+            match Browser::begin() {
+                Ok(browser) => return browser,
+                Err(made) => refused.push(made.to_string()),
+            }
+        }
+        panic!("no browser: {refused:?}");
+    }
+
+    /// Begins one; or what the driver said when it gave it up. It does so after a minute, which the first start on a busy machine may take.
+    fn begin() -> Result<Browser, Value> {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())
@@ -123,13 +137,13 @@ impl Browser {
         let options = json!({ "args": arguments });
         let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } } } });
         let made = browser.call("POST", "/session", &wanted);
-        browser.session =
-            made["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {made}")).to_owned();
+        let Some(session) = made["sessionId"].as_str() else { return Err(made) };
+        browser.session = session.to_owned();
         let process = made["capabilities"]["goog:processID"].as_i64();
         browser.process = process.and_then(|id| Pid::from_raw(id.try_into().ok()?));
         assert!(browser.process.is_some(), "the driver tells the browser's process: {made}");
         browser.size(1280, 900);
-        browser
+        Ok(browser)
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
