@@ -12,7 +12,7 @@ use std::{
 pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
 /// What says that nobody heard a command, or not all whom it asked.
-const UNHEARD: [&str; 2] = ["is the cluster up?", "since they do not answer: "];
+const UNHEARD: [&str; 3] = ["is the cluster up?", "since they do not answer: ", "not in the recording: "];
 /// What says that somebody heard it who will have nothing to do with it: that is an answer.
 const DENIED: [&str; 2] = ["permission denied: ", " refused: "];
 /// What says that a mount is used. Programs that other threads of a test begin have for a moment all that the test has open.
@@ -51,7 +51,7 @@ pub fn answer(words: &[&str], give: impl FnMut() -> Output) -> serde_json::Value
 
 /// Runs ropewalk, which must succeed; returns its stdout.
 pub fn ok(args: &[&str]) -> String {
-    succeeded(args, given(|| ropewalk(args), &[UNHEARD[0], UNHEARD[1], IN_USE]))
+    succeeded(args, given(|| ropewalk(args), &[&UNHEARD[..], &[IN_USE]].concat()))
 }
 
 /// Runs ropewalk, which must be refused what it asks for; returns its stderr.
