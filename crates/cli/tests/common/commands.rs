@@ -15,8 +15,9 @@ pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 const UNHEARD: [&str; 3] = ["is the cluster up?", "since they do not answer: ", "not in the recording: "];
 /// What says that somebody heard it who will have nothing to do with it: that is an answer.
 const DENIED: [&str; 2] = ["permission denied: ", " refused: "];
-/// What says that a mount is used. Programs that other threads of a test begin have for a moment all that the test has open.
-const IN_USE: &str = "is in use; close what is open there";
+/// What says that a mount is used, or that a process has not ended in half a minute. Programs that other threads of a test begin have for
+/// a moment all that the test has open; and who ends has something to write.
+const NOT_YET: [&str; 2] = ["is in use; close what is open there", ") has not ended after "];
 /// How long it is given again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,6 +29,11 @@ pub fn ropewalk(args: &[&str]) -> Output {
 /// Gives a command as long as it is not heard; what it said at last, whatever that is.
 pub fn heard(give: impl FnMut() -> Output) -> Output {
     given(give, &UNHEARD)
+}
+
+/// The same of one that must succeed: also as long as something is in its way that passes.
+pub fn done(give: impl FnMut() -> Output) -> Output {
+    given(give, &[&UNHEARD[..], &NOT_YET].concat())
 }
 
 /// Gives a command as long as it fails and says one of these.
@@ -51,7 +57,7 @@ pub fn answer(words: &[&str], give: impl FnMut() -> Output) -> serde_json::Value
 
 /// Runs ropewalk, which must succeed; returns its stdout.
 pub fn ok(args: &[&str]) -> String {
-    succeeded(args, given(|| ropewalk(args), &[&UNHEARD[..], &[IN_USE]].concat()))
+    succeeded(args, done(|| ropewalk(args)))
 }
 
 /// Runs ropewalk, which must be refused what it asks for; returns its stderr.

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     beds::Bed,
-    common::{LET_GO, ROPEWALK, answer, failed, heard, processes, succeeded},
+    common::{LET_GO, ROPEWALK, answer, done, failed, heard, processes, succeeded},
 };
 
 /// A host with a directory of its own.
@@ -71,9 +71,9 @@ impl<'a> Machine<'a> {
         self.command(words).output().unwrap()
     }
 
-    /// See [`heard`].
+    /// See [`done`].
     pub fn ok(&self, words: &[&str]) -> String {
-        succeeded(words, heard(|| self.run(words)))
+        succeeded(words, done(|| self.run(words)))
     }
 
     pub fn refused(&self, words: &[&str]) -> String {
