@@ -95,44 +95,49 @@ fn wrong_words_are_refused_with_the_remedy() {
 fn figures_in_short() {
     let mut figures = Value::Null;
     let shows = (0..3).any(|_| {
-        figures = figures_now();
-        let all: Vec<&Value> = figures
-            .as_array()
-            .unwrap()
-            .iter()
-            .flat_map(|figure| figure["runs"].as_array().unwrap())
-            .collect();
-        let used = all.iter().filter(|run| run["drawn"] != "").all(|run| run["links_used"] == usable(run));
-        used && all.iter().all(|run| run["seen"].as_f64().unwrap() > 0.0)
+        figures = figures_of(&["drawn", "policy0", "sizing", "--runs", "2", "--seconds", "3"]);
+        is_shown(&figures)
     });
     assert!(shows, "{figures:#}");
     let of = |group: &str| -> Vec<Value> {
         figures.as_array().unwrap().iter().filter(|f| f["group"] == group).cloned().collect()
     };
-    for figure in figures.as_array().unwrap() {
-        assert!(figure["runs"].as_array().unwrap().iter().all(|run| run["errors"] == 0), "{figure}");
-    }
     assert_eq!((of("drawn")[0]["runs"].as_array().unwrap().len(), of("policy0").len()), (2, 4));
-    assert!(of("policy0").iter().skip(1).all(|f| !f["runs"][0]["says"].as_str().unwrap().is_empty()));
     assert!(of("sizing").iter().all(|f| f["reached"] != false));
 }
 
-fn figures_now() -> Value {
-    let words =
-        ["lab", "net-figures", "drawn", "policy0", "sizing", "--runs", "2", "--seconds", "3", "--json"];
-    let output = common::ropewalk(&words);
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+/// Every link that can be used is used, nothing fails, and where connections cannot be placed it is said why.
+fn is_shown(figures: &Value) -> bool {
+    figures.as_array().unwrap().iter().all(|figure| {
+        let told =
+            figure["group"] != "policy0" || figure["case"].as_str().unwrap().ends_with(" 1 connections");
+        figure["runs"].as_array().unwrap().iter().all(|run| {
+            (run["drawn"] == "" || run["links_used"] == usable(run))
+                && run["seen"].as_f64().unwrap() > 0.0
+                && run["errors"] == 0
+                && (told || !run["says"].as_str().unwrap().is_empty())
+        })
+    })
+}
+
+/// What the command measured. One that a busy machine keeps waiting for its helpers measures nothing, and is given again.
+fn figures_of(words: &[&str]) -> Value {
+    let mut said = String::new();
+    for _ in 0..3 {
+        let output = common::ropewalk(&[&["lab", "net-figures", "--json"][..], words].concat());
+        match serde_json::from_slice(&output.stdout) {
+            Ok(figures) => return figures,
+            Err(error) => said = format!("{error}: {}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+    panic!("{said}")
 }
 
 #[test]
 fn a_run_is_repeated_by_its_seed() {
     let drawn = |seed: &[&str]| {
-        let words = ["lab", "net-figures", "drawn", "--runs", "2", "--seconds", "0.2", "--json"];
-        let output = common::ropewalk(&[&words, seed].concat());
         // Whether so short a run reaches its figure is not asked.
-        let figures: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+        let figures = figures_of(&[&["drawn", "--runs", "2", "--seconds", "0.2"][..], seed].concat());
         let runs = figures[0]["runs"].as_array().unwrap().iter();
         runs.map(|run| run["drawn"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
