@@ -90,7 +90,7 @@ fn both() {
     browser.key(" ");
     browser.until("ropewalk.pinned && ropewalk.charts.every((chart) => chart.rows.size > 1)");
     picture("latency-step.png");
-    slow::pdisk_of(&browser, port, 40_000);
+    assert!(slow::pdisk_of(&browser, port, 40_000).is_some());
     browser.size(1000, 640);
     std::thread::sleep(Duration::from_millis(400)); // it draws anew a moment after its size has changed
     picture("compared.png");

@@ -4,17 +4,18 @@ use super::{browser::Browser, pictured};
 
 /// The heat map of what servers stored has two bands; the upper one, boxed and compared, is one pdisk's.
 pub fn pdisk(browser: &Browser, port: u16) {
-    let of_n2 = pdisk_of(browser, port, 140_000);
-    // On a busy machine others are that slow at times.
-    let share = of_n2.trim_start_matches("n2").split(' ').next().and_then(|share| share.parse::<u32>().ok());
-    assert!(share > Some(50), "most slow ones are n2's: {of_n2}");
+    // On a busy machine others are that slow at times, and who answers late is not in the sums. A page that compared wrongly would do so
+    // each time.
+    let is_found = (0..3).any(|_| pdisk_of(browser, port, 140_000) > Some(50));
+    assert!(is_found, "most slow ones are n2's: {}", browser.text());
     pictured(browser, "compared");
     browser.click("document.querySelector('.into')");
     browser.until("ropewalk.charts[0].query.includes('[latency>=')");
 }
 
-/// Boxes what took that long, and compares; what the page says of n2.
-pub fn pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
+/// Boxes what took that long, and compares; what share of it the page says to be n2's, if it names that as what they have in common.
+pub fn pdisk_of(browser: &Browser, port: u16, from_us: u32) -> Option<u32> {
+    browser.open("about:blank"); // a page that is there already would only be turned to another time
     browser
         .open(&format!("http://127.0.0.1:{port}/?slow#q=strip.ops%5Bop%3Dprepare%5D%5Blatency%5D&span=60"));
     let slow = format!(
@@ -35,13 +36,19 @@ pub fn pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
     browser.drag("document.querySelector('canvas.heat')", (0.1, 0.1), (0.98, share.as_f64().unwrap()));
     browser.until("document.querySelector('.band:not([hidden]) .against')");
     browser.click("document.querySelector('.against')");
-    browser.until("document.querySelector('.compared .verdict')");
-    let verdict = browser.js("return document.querySelector('.compared .verdict').textContent");
+    // The verdict, or why there is none.
+    browser.until("document.querySelector('.compared .verdict, .compared .wrong')");
+    let verdict =
+        browser.js("return document.querySelector('.compared .verdict, .compared .wrong').textContent");
     let verdict = verdict.as_str().unwrap();
-    println!("the page says of the slow ones: {verdict}");
-    assert!(verdict.contains("pdisk pdisk2,") || verdict.contains("process n2"), "{verdict}");
     let of_n2 = "return [...document.querySelectorAll('.compared tr')].map((row) => row.textContent).find((row) => row.startsWith('n2')) ?? ''";
-    browser.js(of_n2).as_str().unwrap_or_default().to_owned()
+    let of_n2 = browser.js(of_n2);
+    let of_n2 = of_n2.as_str().unwrap_or_default();
+    println!("the page says of the slow ones: {verdict} {of_n2}");
+    if !verdict.contains("pdisk pdisk2,") && !verdict.contains("process n2") {
+        return None;
+    }
+    of_n2.trim_start_matches("n2").split(' ').next()?.parse().ok()
 }
 
 /// The heat map of utilisation, by the keyboard alone: up to its highest band, and into it.
