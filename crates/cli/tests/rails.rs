@@ -148,6 +148,8 @@ fn a_network_of_two_is_cut_under_load_and_a_node_moves() {
         let pdisks = first.json(&["pdisk", "list"]);
         pdisks.as_array().unwrap().iter().all(|pdisk| pdisk["state"] == "ok")
     });
+    // Strips of files that are gone count as nobody's after some seconds.
+    until("what was removed is given back", || first.json(&["status"])["deletes_pending"] == 0);
     let verified = first.json(&["pool", "verify"]);
     assert_eq!((&verified["found"], &verified["absent"]), (&0.into(), &0.into()), "{verified}");
 }
