@@ -165,8 +165,10 @@ async fn a_copy_that_is_back_is_not_left_behind() {
     stage.cluster.start_node(source.0 - 1).await;
     // What it alone has is found by who takes the other one's place.
     let heir = begin(&stage.cluster, stage.group, 1, stage.to[1]);
-    switch(&stage.cluster, heir).await;
+    wait(|| stage.cluster.manager.is_filled(heir)).await;
+    // Looked at before the table names the heir: from then on it may be done at any time.
     assert!(!stage.cluster.manager.is_filled(what), "nobody who counts knew what there is");
+    switch(&stage.cluster, heir).await;
     switch(&stage.cluster, what).await;
     let view = stage.cluster.manager.view();
     assert_eq!(view.group_members(POOL, stage.group), [stage.to[0], stage.to[1]]);
