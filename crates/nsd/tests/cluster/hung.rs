@@ -62,9 +62,10 @@ async fn it_holds_up_neither_the_map_nor_the_disk_beside_it() {
     };
     assert!(late.as_ref().is_err_and(none), "{late:?}");
     let server = &cluster.nodes[0].as_ref().unwrap().server;
-    let in_force = server.membership().in_force().borrow().clone();
-    assert_eq!(in_force.admitting, epoch);
-    assert_eq!((in_force.of(PdiskId(1)) <= before, in_force.of(PdiskId(2))), (true, epoch));
+    // It is told a moment after the first request is admitted.
+    let in_force = || server.membership().in_force().borrow().clone();
+    wait(|| in_force().of(PdiskId(2)) == epoch).await;
+    assert_eq!((in_force().admitting, in_force().of(PdiskId(1)) <= before), (epoch, true));
     assert!(server.membership().lease_valid());
     // It answers: the fence has settled, and what was under way is there for all who ask now.
     assert_eq!(cluster.io.held_up(), 1);
