@@ -265,11 +265,11 @@ mod tests {
         let mut targets = Targets::default();
         targets.dirs.extend(dirs.iter().map(|dir| dir.path().to_owned()));
         let (groups, stop) = (LoadGroups::default(), AtomicBool::new(false));
-        let context = Context {
+        let context = |seconds| Context {
             targets: &targets,
             work: dirs[0].path(),
             part: 0,
-            seconds: 0.1,
+            seconds,
             figure: Figure::Operations,
             stop: &stop,
             groups: &groups,
@@ -279,6 +279,9 @@ mod tests {
             led: None,
         };
         for (operation, left) in [("create", 20), ("stat", 20), ("list", 20), ("read", 20), ("remove", 0)] {
+            // What is done once to each file ends by itself: on a busy machine five files may take longer than the others have.
+            let once = matches!(operation, "create" | "remove");
+            let context = context(if once { 60.0 } else { 0.1 });
             for shared in ["true", "false"] {
                 let params = [
                     ("operation", operation),
@@ -299,7 +302,7 @@ mod tests {
                 assert_eq!(all, left, "{operation}, shared {shared}");
             }
         }
-        clean(&context);
+        clean(&context(0.1));
         assert!(dirs.iter().all(|dir| fs::read_dir(dir.path()).unwrap().count() == 0));
     }
 }
