@@ -35,14 +35,17 @@ fn every_reference_is_given_back() {
     for round in 0..wanted.div_ceil(FILES) {
         m.prune();
         wait_until("the kernel to forget", || m.mount().status().inodes <= 1);
-        if round % 2 == 0 {
-            // Listing with attributes, then by name.
-            let listed = fs::read_dir(&m.dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len());
-            assert_eq!(listed.count() as u64, FILES);
-        } else {
-            (0..FILES).for_each(|i| assert!(m.path(&format!("file-{i}")).exists()));
-        }
-        assert!(m.mount().status().inodes >= FILES);
+        // A machine that is short of memory, or told to forget, forgets some by itself: then they are looked up again.
+        wait_until("all to be known at once", || {
+            if round % 2 == 0 {
+                // Listing with attributes, then by name.
+                let listed = fs::read_dir(&m.dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len());
+                assert_eq!(listed.count() as u64, FILES);
+            } else {
+                (0..FILES).for_each(|i| assert!(m.path(&format!("file-{i}")).exists()));
+            }
+            m.mount().status().inodes >= FILES
+        });
     }
     m.prune();
     wait_until("the kernel to forget", || m.mount().status().inodes <= 1);
@@ -296,10 +299,14 @@ fn cached_data_is_not_asked_for_again() {
     let Some(m) = mount() else { return };
     fs::write(m.path("x"), vec![1; 1 << 20]).unwrap();
     let first = fs::read(m.path("x")).unwrap();
-    let reads = m.model.reads.load(Ordering::Relaxed);
-    for _ in 0..10 {
+    // It may be given up meanwhile where memory is short; not each time.
+    wait_until("the kernel's cache to be kept across opens", || {
         assert!(fs::read(m.path("x")).unwrap() == first);
-    }
-    assert_eq!(m.model.reads.load(Ordering::Relaxed), reads, "the kernel's cache is kept across opens");
+        let reads = m.model.reads.load(Ordering::Relaxed);
+        for _ in 0..10 {
+            assert!(fs::read(m.path("x")).unwrap() == first);
+        }
+        m.model.reads.load(Ordering::Relaxed) == reads
+    });
     m.end();
 }
