@@ -195,14 +195,16 @@ async fn completions_are_gathered_by_count_and_by_time() {
     // By count: a batch of 64 ends in few rounds, however they come in.
     (config.io_coalesce_count, config.io_coalesce_us) = (64, 100_000);
     node.reconfigure(&config).unwrap();
-    let before = node.queue_stats()[0];
+    let (before, begun) = (node.queue_stats()[0], Instant::now());
     for _ in 0..20 {
         read_all(&p).await;
     }
     let after = node.queue_stats()[0];
     let (requests, rounds) = (after.requests - before.requests, after.rounds - before.rounds);
     assert_eq!(requests, 20 * 64);
-    assert!(rounds <= 20 * 4, "{rounds} rounds");
+    // And one more whenever so much time has passed: a busy disk may take longer for a batch.
+    let by_time = begun.elapsed().as_millis() as u64 / 100;
+    assert!(rounds <= 20 * 4 + by_time, "{rounds} rounds, {by_time} by time");
     // By time: what is fewer than the count is answered all the same.
     config.io_coalesce_us = 1000;
     node.reconfigure(&config).unwrap();
