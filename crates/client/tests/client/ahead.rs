@@ -1,7 +1,10 @@
 //! Names made ahead of the manager (docs/names-ahead.md), over parts in memory. The manager there refuses, by a panic, an inode
 //! number that is used twice or out of order, a name that is made twice, and a file without its directory; the test's pdisks have
 //! nothing of what it does not know.
-use std::sync::{Arc, atomic::Ordering::SeqCst};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Instant,
+};
 
 use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
@@ -45,19 +48,24 @@ fn tells(request: &MgrRequest) -> bool {
     changes.iter().any(|(_, change)| matches!(change, Change::CreateAs { .. }))
 }
 
+/// How many messages there may have been since then that tell what nobody waits for: one in 50 ms, however little it is.
+fn by_age(since: Instant) -> u64 {
+    since.elapsed().as_millis() as u64 / 50
+}
+
 #[tokio::test]
 async fn names_are_told_in_order_and_in_batches() {
     let mut world = World::new(2, 1);
     let client = world.mount(ahead());
     let top = directory(&world, &client).await;
-    let before = world.manager.calls.load(SeqCst);
+    let (before, begun) = (world.manager.calls.load(SeqCst), Instant::now());
     let made = tree(&client, top, 0, 640).await;
     // All that is asked sees what was made.
     let listed = client.readdir(top, 0, 4096, false).await.unwrap();
     assert!(listed.entries.iter().any(|entry| entry.name == b"n0"));
     assert_eq!(world.manager.told(), made);
     let messages = world.manager.calls.load(SeqCst) - before;
-    assert!(messages < 40, "{messages} messages for 640 names");
+    assert!(messages < 40 + by_age(begun), "{messages} messages for 640 names");
 }
 
 #[tokio::test]
@@ -67,7 +75,7 @@ async fn a_directory_that_was_there_before_is_listed_once() {
         world.manager.make(format!("old{i}").as_bytes(), 0, [].into_iter());
     }
     let client = world.mount(ahead());
-    let before = world.manager.calls.load(SeqCst);
+    let (before, begun) = (world.manager.calls.load(SeqCst), Instant::now());
     let names: Vec<Vec<u8>> = (0..640).map(|i| format!("n{i}").into_bytes()).collect();
     for (i, name) in names.iter().enumerate() {
         make(&client, InodeNo::ROOT, std::str::from_utf8(name).unwrap(), FileKind::File).await.unwrap();
@@ -95,7 +103,7 @@ async fn a_directory_that_was_there_before_is_listed_once() {
     assert_eq!(told[..638], names[2..]);
     assert_eq!((told.len(), &told[1278..]), (1280, &[b"n5".to_vec(), b"-link".to_vec()][..]));
     let messages = world.manager.calls.load(SeqCst) - before;
-    assert!(messages < 640 + 100, "{messages} messages: one for each file that is looked at");
+    assert!(messages < 640 + 100 + by_age(begun), "{messages} messages: one for each file that is looked at");
 }
 
 #[tokio::test]
