@@ -29,7 +29,7 @@ use crate::{
     core::Core,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(90);
 
 fn config(node: u32) -> EndpointConfig {
     let cluster = ClusterId(7);
