@@ -217,10 +217,14 @@ mod tests {
             let mut stream = TcpStream::connect(addr).await.unwrap();
             let (mut held, _) = listener.accept().await;
             stream.write_all(says.as_bytes()).await.unwrap();
-            let mut read = vec![0; says.len()];
+            let (mut read, begun) = (vec![0; says.len()], Instant::now());
             held.read_exact(&mut read).await.unwrap();
             match tokio::time::timeout(2 * FIRST_MAX, held.read_u8()).await {
-                Ok(read) => assert!(!asks && read.unwrap_err().kind() == io::ErrorKind::TimedOut, "{says:?}"),
+                Ok(read) => {
+                    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut, "{says:?}");
+                    // Where all stood still meanwhile also who asks has had its time.
+                    assert!(!asks || begun.elapsed() >= IDLE_MAX, "{says:?}");
+                }
                 Err(_) => assert!(asks, "{says:?} still has its place"),
             }
         }
