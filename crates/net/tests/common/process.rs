@@ -36,7 +36,8 @@ impl Process {
     pub fn stop(&self) {
         self.signal("-STOP");
         let stopped = |task: fs::DirEntry| {
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+            // One that has ended meanwhile has none: then all are looked at again.
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('T'))
         };
         while !fs::read_dir(self.proc("task")).unwrap().all(|task| stopped(task.unwrap())) {
