@@ -1,6 +1,7 @@
 //! An etcd of one member on this machine, for tests; it ends with its test. Those of the commands use this file as well.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
@@ -22,7 +23,7 @@ impl Member {
         let mut member = Member::start_with("http", options);
         let until = Instant::now() + Duration::from_secs(60);
         while !member.is_healthy() {
-            // A connection of another program has got one of its ports before it did.
+            // Another program has got one of its ports before it did.
             if member.process.try_wait().unwrap().is_some() {
                 member = Member::start_with("http", options);
             }
@@ -35,8 +36,14 @@ impl Member {
     /// Starts one whose clients speak `scheme`.
     pub fn start_with(scheme: &str, options: &[&str]) -> Member {
         let dir = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let (address, peer) = (free(), free());
+        // None of those that the system gives to whoever asks for any: another program could have it before etcd does.
+        let free = |odd: u16| loop {
+            let port = 10_000 + RandomState::new().hash_one(()) as u16 % 10_000 * 2 + odd;
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                break format!("127.0.0.1:{port}");
+            }
+        };
+        let (address, peer) = (free(0), free(1));
         let (client_url, peer_url) = (format!("{scheme}://{address}"), format!("http://{peer}"));
         let process = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "etcd", "--log-level", "error", "--name", "m"])
