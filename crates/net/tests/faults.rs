@@ -26,6 +26,8 @@ use wire::frame::{Header, PAYLOAD_LEN_MAX};
 const SERVER: &str = "ROPEWALK_TEST_SERVER";
 /// Says that it is a client, and of whom.
 const CLIENT: &str = "ROPEWALK_TEST_CLIENT";
+/// For a server after which another comes at the same port: at an address where nobody else gets that meanwhile.
+const AGAIN: &str = "127.0.0.4:0";
 
 /// Not a test of its own: what the other process of the tests below runs.
 #[test]
@@ -140,7 +142,7 @@ async fn a_stopped_peer_costs_deadlines_and_is_used_again_when_it_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_peer_is_noticed_at_once_and_another_in_its_place_is_another() {
-    let server = Process::start("127.0.0.1:0");
+    let server = Process::start(AGAIN);
     let addr = server.addr;
     let client = Endpoint::start(config(2)).unwrap();
     let peer = client.peer(&[addr]);
@@ -232,7 +234,7 @@ async fn a_storm_of_connects_keeps_nobody_out_and_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_come_and_go_leave_nothing_behind() {
-    let mut server = Process::start("127.0.0.1:0");
+    let mut server = Process::start(AGAIN);
     let addr = server.addr;
     // One after the other, each a new process to the server; every second one leaves without a word.
     let newcomer = |i: u32| async move {

@@ -442,7 +442,8 @@ async fn again_at(addr: std::net::SocketAddr) -> Endpoint {
 
 #[tokio::test]
 async fn no_server_ends_with_patience_and_a_server_that_comes_is_used() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Where nobody else listens: on the usual address another program could get the port while nobody has it.
+    let listener = TcpListener::bind("127.0.0.4:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     drop(listener);
     let client = Endpoint::start(plain(2)).unwrap();
