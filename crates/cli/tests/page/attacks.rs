@@ -194,6 +194,9 @@ fn a_stream_that_is_not_read_for_a_while(port: u16) {
     // What is said of each of these is as long as it is itself.
     let long = format!("&q=file.ops%5Bclient%3D{}%5D", "n".repeat(4000));
     let large = format!("q=process.cpu_us%5Bprocess%5D{}", long.repeat(15));
+    // Streams that have just been dropped ask once more, within the next two seconds: of all their questions each waits for its turn.
+    std::thread::sleep(Duration::from_secs(2));
+    answers(port, "streams that nobody reads any more");
     let (mut unread, mut read) = (live(port, &large), live(port, "q=process.cpu_us%5Bprocess%5D"));
     // The first second that is not in it.
     let end = |(begins, seconds): Told| begins + seconds;
