@@ -36,9 +36,10 @@ impl Member {
     /// Starts one whose clients speak `scheme`.
     pub fn start_with(scheme: &str, options: &[&str]) -> Member {
         let dir = tempfile::tempdir().unwrap();
-        // None of those that the system gives to whoever asks for any: another program could have it before etcd does.
+        // None of those that the system gives to whoever asks for any, nor of those that clusters choose among (from 5,000 on): another
+        // could have it before etcd does, or miss it while one of its servers is down.
         let free = |odd: u16| loop {
-            let port = 10_000 + RandomState::new().hash_one(()) as u16 % 10_000 * 2 + odd;
+            let port = 2_000 + RandomState::new().hash_one(()) as u16 % 1_500 * 2 + odd;
             if TcpListener::bind(("127.0.0.1", port)).is_ok() {
                 break format!("127.0.0.1:{port}");
             }
