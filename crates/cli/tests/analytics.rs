@@ -244,9 +244,9 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     ] {
         assert_eq!(total(cluster, text), 0.0, "{text}");
     }
-    // Neither is what a machine that stands still for a while makes happen.
+    // Nor are these, of which a machine that stands still for a while has some.
     for text in ["stripe.retries[what=write]", "manager.tokens[event=late]"] {
-        assert!(total(cluster, text) >= 0.0, "{text}");
+        total(cluster, text);
     }
     assert!(total(cluster, "pdisk.bytes[node!=(unknown)]") > 0.0);
     let table = ok(&["analytics", "query", "file.ops[file][op]", "--dir", dir, "--from", "-59m"]);
