@@ -127,7 +127,11 @@ fn what_is_missing_is_refused_and_a_stop_ends_every_job() {
     fs::create_dir(&dir).unwrap();
     let words = ["lab", "workload", "analytics-20", "--short", "--dir", &dir, "--out", &out];
     let with = |more: &[&str]| refused(&[&words[..], more].concat());
-    assert!(with(&[]).contains("lab workload setup --env DIR"));
+    // Nobody has made an environment in this home.
+    let mut command = Command::new(ROPEWALK);
+    let output = command.args(words).env("HOME", place.path()).env_remove("XDG_DATA_HOME").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("`ropewalk lab workload setup`"), "{said}");
     assert!(with(&["--env", &dir]).contains("is no environment"));
     assert!(with(&["--engine", "abacus"]).contains("data-step"));
     assert!(with(&["--engine", "sort", "--scale", "1000"]).contains("--scale"));

@@ -8,11 +8,14 @@ use clap::{Args, Subcommand, ValueHint};
 #[derive(Subcommand)]
 pub enum Workload {
     /// Make the environment of the engines: pinned packages from the package index that pip is configured with
-    #[command(after_help = "Example:\n  ropewalk lab workload setup --env /data/engines")]
+    #[command(after_help = "Examples:
+  ropewalk lab workload setup
+  ropewalk lab workload setup --env /data/engines")]
     Setup {
-        /// Directory of the environment, made new; what is missing of one that was begun is added
+        /// Directory of the environment, made new; what is missing of one that was begun is added [default:
+        /// ~/.local/share/ropewalk/workload]
         #[arg(long, value_hint = ValueHint::DirPath)]
-        env: PathBuf,
+        env: Option<PathBuf>,
     },
     /// The tests: class, engine, inputs, what is done, what is checked; and the engines with their licences
     #[command(after_help = "Example:\n  ropewalk lab workload list")]
@@ -25,7 +28,7 @@ pub enum Workload {
     #[command(
         name = "analytics-20",
         after_help = "Examples:
-  ropewalk lab workload analytics-20 --short --env /data/engines --dir /mnt/rope
+  ropewalk lab workload analytics-20 --short --dir /mnt/rope
   ropewalk lab workload analytics-20 --env /data/engines --dir /mnt/data,/mnt/work,/mnt/util --scale 0.01
   ropewalk lab workload analytics-20 --short --engine sort --engine gzip --dir /mnt/rope"
     )]
@@ -33,21 +36,21 @@ pub enum Workload {
     /// 30 tests, 101 jobs a round, on one client node
     #[command(
         name = "analytics-30",
-        after_help = "Example:\n  ropewalk lab workload analytics-30 --short --env /data/engines --dir /mnt/rope"
+        after_help = "Example:\n  ropewalk lab workload analytics-30 --short --dir /mnt/rope"
     )]
     Analytics30(WorkloadArgs),
     /// The same work on each of one to four client nodes: n of them are expected to move n times what one moves
     #[command(
         name = "analytics-nodes",
         after_help = "Examples:
-  ropewalk lab workload analytics-nodes --short --env /data/engines
+  ropewalk lab workload analytics-nodes --short
   ropewalk lab workload analytics-nodes --env /data/engines --dir /mnt/c1 --dir /mnt/c2 --dir /mnt/c3 --dir /mnt/c4"
     )]
     AnalyticsNodes(WorkloadArgs),
     /// The same work over links of two speeds, 40 to 56
     #[command(
         name = "analytics-links",
-        after_help = "Example:\n  ropewalk lab workload analytics-links --short --env /data/engines"
+        after_help = "Example:\n  ropewalk lab workload analytics-links --short"
     )]
     AnalyticsLinks(WorkloadArgs),
 }
@@ -60,10 +63,10 @@ pub struct WorkloadArgs {
     /// Size of the inputs: 1 is 1.2 TB [default: 1; short form: 0.00002]
     #[arg(long)]
     pub scale: Option<f64>,
-    /// The environment that `setup` made
+    /// The environment that `setup` made [default: the one that it makes without --env]
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub env: Option<PathBuf>,
-    /// Only the tests of this engine; may be given several times. Those of the distribution need no --env
+    /// Only the tests of this engine; may be given several times. Those of the distribution need no environment
     #[arg(long)]
     pub engine: Vec<String>,
     /// A client node: one directory, or DATA,WORK,UTIL; may be given several times [default: mounts of a small cluster of

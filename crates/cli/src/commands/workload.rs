@@ -1,6 +1,6 @@
 //! `ropewalk lab workload`: the mixed analytics workload, run as a plan like any other.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use lab::{
@@ -22,7 +22,7 @@ use crate::{
 /// `ropewalk lab workload ...`.
 pub fn workload(command: &Workload) -> Result<()> {
     match command {
-        Workload::Setup { env } => make_environment(env),
+        Workload::Setup { env } => make_environment(env.clone().or_else(setup::usual)),
         Workload::List { json } => list(*json),
         Workload::Analytics20(args) => start("analytics-20", args),
         Workload::Analytics30(args) => start("analytics-30", args),
@@ -31,9 +31,9 @@ pub fn workload(command: &Workload) -> Result<()> {
     }
 }
 
-fn make_environment(env: &Path) -> Result<()> {
+fn make_environment(env: Option<PathBuf>) -> Result<()> {
+    let env = std::path::absolute(env.context("HOME is not set; name a directory by --env")?)?;
     interrupt::catch()?;
-    let env = std::path::absolute(env)?;
     setup::setup(&env, &interrupt::asked, &mut output::note)?;
     packages();
     output::line(format!("environment: {}", env.display()));
@@ -135,7 +135,8 @@ fn start(name: &str, args: &WorkloadArgs) -> Result<()> {
         output::note("there are more client nodes than directories: some share one");
     }
     let out = std::path::absolute(args.out.clone().unwrap_or_else(lab_run::new_directory))?;
-    targets.workload.env = args.env.as_ref().map(std::path::absolute).transpose()?;
+    let usual = || setup::usual().filter(|env| setup::python(env).is_ok());
+    targets.workload.env = args.env.clone().or_else(usual).map(std::path::absolute).transpose()?;
     targets.workload.values = Some(match &args.values {
         Some(path) => std::path::absolute(path)?,
         None => out.join("values.json"),

@@ -81,6 +81,14 @@ pub fn packages() -> Vec<Package> {
     REQUIREMENTS.lines().filter_map(line).collect()
 }
 
+/// Where the environment is if no directory is named: beside what this user's programs keep, by the XDG Base Directory
+/// Specification. None where the user has no home.
+pub fn usual() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let kept = named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")))?;
+    Some(kept.join("ropewalk/workload"))
+}
+
 /// The Python of an environment; refused unless it is whole and of this version.
 pub fn python(env: &Path) -> Result<PathBuf, SetupError> {
     match fs::read_to_string(env.join(MARK)) {

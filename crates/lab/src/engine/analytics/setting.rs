@@ -117,8 +117,8 @@ fn python(tests: &[&Test], targets: &Targets) -> Result<PathBuf, EngineError> {
         (Some(env), _) => setup::python(env).map_err(|e| EngineError::Target(e.to_string())),
         (None, None) => Ok("python3".into()),
         (None, Some(engine)) => Err(EngineError::Target(format!(
-            "{engine} is no program of the distribution: name the environment that `ropewalk lab workload setup --env DIR` made by --env \
-             DIR, or say by --engine which engines take part"
+            "{engine} is no program of the distribution: make the environment of the engines by `ropewalk lab workload setup`, name \
+             another one by --env, or say by --engine which engines take part"
         ))),
     }
 }
