@@ -96,8 +96,8 @@ impl Drop for Host {
     }
 }
 
-/// Streams over TCP between both ends of one machine.
-const STREAMS: &str = "name = 'streams'\ntitle = 'streams'\nstep = 'pairs'\nsteps = [1]\nseconds = 0.3\nrepeats = 2\n[[series]]\n\
+/// Streams over TCP between both ends of one machine, for so long that a busy one gets something across.
+const STREAMS: &str = "name = 'streams'\ntitle = 'streams'\nstep = 'pairs'\nsteps = [1]\nseconds = 2\nrepeats = 2\n[[series]]\n\
     name = 'stream'\nengine = 'netperf'\nfigure = 'bytes'\nset = { test = 'write', size = '64k', connections = 1 }\n";
 
 /// What can be wrong: the rule that must name it, the setting, a wrong value.
