@@ -12,7 +12,12 @@ use std::{
 pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
 /// What says that nobody heard a command, or not all whom it asked.
-const UNHEARD: [&str; 3] = ["is the cluster up?", "since they do not answer: ", "not in the recording: "];
+const UNHEARD: [&str; 4] = [
+    "is the cluster up?",
+    "since they do not answer: ",
+    "not in the recording: ",
+    "the manager is still starting; ",
+];
 /// What says that somebody heard it who will have nothing to do with it: that is an answer.
 const DENIED: [&str; 2] = ["permission denied: ", " refused: "];
 /// What says that a mount is used, or that a process has not ended in half a minute. Programs that other threads of a test begin have for
