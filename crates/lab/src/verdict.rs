@@ -153,6 +153,7 @@ pub fn judge(e: &Evidence) -> Verdict {
         Limit::NotKnown => Confidence::Low,
         // Crowded, not full.
         Limit::Cpu if mean.max(one) < e.filled() * e.cpu_full => Confidence::Low,
+        Limit::Cpu if e.may_be_memory() => Confidence::Medium,
         // Found by elimination: sure only if CPUs were far from full.
         Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
         Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
@@ -262,6 +263,12 @@ fn facts(e: &Evidence) -> Vec<String> {
         percent(e.cpu_full),
         e.waited.map_or(String::new(), |waited| format!("; {waited:.2} threads of the load waited for a CPU at a time"))
     ));
+    if e.may_be_memory() {
+        let copied = percent(e.copied);
+        facts.push(format!(
+            "the load moves {copied} of what can be copied in its CPU time, from more than the caches hold"
+        ));
+    }
     if let Some(thread) = e.threads.first() {
         facts.push(format!("busiest thread: {} ({:?}) {}", thread.name, thread.who, percent(thread.busy)));
     }
