@@ -97,6 +97,12 @@ mod tests {
         let map = heat_map(&[second(1, &[0, 5, 1]), second(2, &[0, 2])], 1.0, "writers");
         assert_eq!(map.matches("<rect").count(), 3, "{map}");
         assert!(map.contains("fill-opacity=\"1.00\"") && map.contains("2 µs to 4 µs: 5"), "{map}");
+        // What stands beside an axis has room for seven letters.
+        let map = heat_map(&[second(1, &[1; 26])], 1.0, "writers");
+        let labels =
+            map.split("text-anchor=\"end\"").skip(1).filter_map(|label| label.split(['>', '<']).nth(1));
+        let longest = labels.max_by_key(|label| label.chars().count());
+        assert_eq!(longest.map(|label| label.chars().count()), Some(7), "{longest:?}");
         assert_eq!(heat_map(&[second(1, &[0])], 1.0, "writers"), "");
         assert_eq!(heat_map(&[], 1.0, "writers"), "");
     }

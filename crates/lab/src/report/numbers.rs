@@ -30,23 +30,28 @@ pub fn short(value: f64) -> String {
         _ => (1.0, ""),
     };
     let scaled = value / scale;
-    let digits = if scaled.abs() >= 100.0 || scaled.fract().abs() < 1e-9 {
-        0
-    } else if scaled.abs() >= 10.0 {
-        1
-    } else {
-        2
-    };
+    let digits = if scaled.fract().abs() < 1e-9 { 0 } else { behind_point(scaled) };
     format!("{scaled:.digits$} {prefix}")
 }
 
-/// Microseconds as people say them.
-pub fn time(us: f64) -> String {
-    match us {
-        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
-        us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
-        us => format!("{us:.0} µs"),
+/// How many digits behind the point make three in all.
+fn behind_point(value: f64) -> usize {
+    match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
     }
+}
+
+/// Microseconds as people say them, in three figures.
+pub fn time(us: f64) -> String {
+    let (scale, unit) = match us {
+        us if us >= 1e6 => (1e6, "s"),
+        us if us >= 1e3 => (1e3, "ms"),
+        us => return format!("{us:.0} µs"),
+    };
+    let scaled = us / scale;
+    format!("{scaled:.*} {unit}", behind_point(scaled))
 }
 
 /// A part as percent.
@@ -75,10 +80,10 @@ mod tests {
         assert_eq!(show(Figure::Operations, 12_345.0), "12.3 k/s");
         assert_eq!(show(Figure::Bytes, 1.2e9), "1.20 GB/s");
         assert_eq!(show(Figure::Bytes, 0.0), "0 B/s");
-        assert_eq!(show(Figure::Seconds, 40.0), "40.00 s");
+        assert_eq!(show(Figure::Seconds, 40.0), "40.0 s");
         assert_eq!(
-            (time(12.4), time(1500.0), time(2.5e6)),
-            ("12 µs".into(), "1.50 ms".into(), "2.50 s".into())
+            (time(12.4), time(1500.0), time(262_144.0), time(2.5e6)),
+            ("12 µs".into(), "1.50 ms".into(), "262 ms".into(), "2.50 s".into())
         );
         for top in [0.3, 1.0, 7.0, 99.0, 28.9e6] {
             let (step, n) = ticks(top);
