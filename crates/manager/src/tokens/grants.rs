@@ -33,13 +33,17 @@ impl Tokens {
     /// Gives what can be given on one inode, and recalls what stands in the way of the rest. Nobody is given
     /// what somebody before it waits for.
     pub(super) fn settle(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
-        if !self.ready() {
+        let ready = self.ready();
+        // Who only looks waits for no claims of sessions that make no names ahead.
+        if ready || !self.unclear().names {
+            self.settle_changes(ino, ready, now, next, acts);
+        }
+        if !ready {
             if self.inodes.get(&ino).is_some_and(Entry::is_wanted) {
                 self.ask_to_share(now, |_| true);
             }
             return;
         }
-        self.settle_changes(ino, now, next, acts);
         while self.settle_once(ino, now, next, acts) {}
         let kept = self.inodes.len() <= RESOLVED_MAX;
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
@@ -55,10 +59,20 @@ impl Tokens {
         }
     }
 
-    /// Lets changes go that nobody's token is in the way of.
-    fn settle_changes(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
+    /// Lets changes go, or only looks, that nobody's token is in the way of.
+    fn settle_changes(
+        &mut self,
+        ino: InodeNo,
+        all: bool,
+        now: Duration,
+        next: NextGrant<'_>,
+        acts: &mut Acts,
+    ) {
         let Some(Entry { holders, changes, .. }) = self.inodes.get_mut(&ino) else { return };
         changes.retain(|&Change { ticket, session, need, expires }| {
+            if !all && need != Need::Names {
+                return true;
+            }
             let (tickets, published) = (Vec::new(), Vec::new());
             let mut wait = Wait { tickets, session, need, since: now, expires, publish: None, published };
             let free = clear(&mut self.members, holders, ino, &mut wait, need, false, now, next);

@@ -26,6 +26,13 @@ impl Stage {
         Stage { tokens, grants: 0 }
     }
 
+    /// Nobody has claimed since the manager's start.
+    fn restarted() -> Stage {
+        let mut tokens = Tokens::new(false);
+        [ONE, TWO, THREE].iter().for_each(|session| tokens.begin(*session, true, false));
+        Stage { tokens, grants: 0 }
+    }
+
     fn with<R>(&mut self, call: impl FnOnce(&mut Tokens, NextGrant<'_>) -> R) -> R {
         let grants = &mut self.grants;
         call(&mut self.tokens, &mut || {
@@ -118,18 +125,32 @@ fn a_look_waits_for_a_dead_session_until_it_is_fenced_and_for_claims_after_a_res
     // What it left is no matter of names.
     assert_eq!(stage.ask(TWO, Need::Make), Some(TokenMode::Write));
 
-    let mut stage = Stage { tokens: Tokens::new(false), grants: 0 };
-    [ONE, TWO].iter().for_each(|session| stage.tokens.begin(*session, true, false));
-    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: false }, "neither makes names ahead");
+    let mut stage = Stage::restarted();
+    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: false }, "nobody makes names ahead");
     stage.tokens.may_be_ahead(ONE);
     assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: true });
     assert_eq!(stage.look(TWO, 81).cleared, []);
+    let acts = stage.with(|tokens, next| tokens.change(TWO, DIR, 82, NEVER, NOW, next));
+    assert_eq!(acts.cleared, []);
     // Meanwhile who has not claimed tells: it may hold everything.
     assert_eq!(stage.made(ONE, &[InodeNo(9)]), None);
-    stage.with(|tokens, next| tokens.claim(ONE, &[], true, NOW, next));
+    let acts = stage.with(|tokens, next| tokens.claim(ONE, &[], true, NOW, next));
+    assert_eq!(acts.cleared, [81], "the others have no names that are not told");
     assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: false });
+    // Who changes something waits for all.
     let acts = stage.with(|tokens, next| tokens.claim(TWO, &[], true, NOW, next));
-    assert_eq!(acts.cleared, [81]);
+    assert_eq!(acts.cleared, []);
+    let acts = stage.with(|tokens, next| tokens.claim(THREE, &[], true, NOW, next));
+    assert_eq!(acts.cleared, [82]);
+
+    // One that makes names ahead ends before it has claimed.
+    let mut stage = Stage::restarted();
+    stage.tokens.may_be_ahead(ONE);
+    stage.tokens.end(ONE);
+    assert_eq!(stage.tokens.unclear(), Unclear { tokens: true, names: true });
+    assert_eq!(stage.look(TWO, 83).cleared, []);
+    let acts = stage.with(|tokens, next| tokens.drop_session(ONE, NOW, next));
+    assert_eq!(acts.cleared, [83]);
 }
 
 #[test]

@@ -111,8 +111,9 @@ impl Tokens {
     /// A session ends uncleanly: its tokens stay until it is fenced.
     pub fn end(&mut self, session: SessionId) {
         let Some(member) = self.members.get_mut(&session) else { return };
-        let (whole, guest, unresolved) = (member.whole, member.guest, self.unresolved);
-        *member = Member { whole, guest, held: member.held, ending: true, ..Member::default() };
+        let (unresolved, whole) = (self.unresolved, member.whole);
+        let Member { ahead, guest, held, .. } = *member;
+        *member = Member { whole, ahead, guest, held, ending: true, ..Member::default() };
         let ending: BTreeSet<SessionId> = self.ending().into_iter().collect();
         for entry in self.inodes.values_mut() {
             entry.waiting.retain(|wait| wait.session != session);
