@@ -43,8 +43,7 @@ impl Manager {
             }
             MgrReply::Entries { mut entries, end, parent } => {
                 entries.iter_mut().filter(|e| e.attr.as_ref().is_some_and(&held)).for_each(|e| e.attr = None);
-                let files = entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
-                for attr in files.filter(|attr| attr.kind == FileKind::File) {
+                for attr in entries.iter_mut().filter_map(|entry| entry.attr.as_mut()) {
                     if let Ok(MgrReply::Attr(now)) =
                         self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
                     {
@@ -58,21 +57,21 @@ impl Manager {
     }
 
     /// Waits until no other session changes this ahead of the manager: names in a directory, attributes of what is no file. What it has
-    /// done by then is in the snapshots, and what it does afterwards comes after this. False: no session did.
-    pub(super) async fn look(&self, caller: Caller, ino: InodeNo) -> Result<bool, MgrError> {
+    /// done by then is in the snapshots, and what it does afterwards comes after this.
+    pub(super) async fn look(&self, caller: Caller, ino: InodeNo) -> Result<(), MgrError> {
         if !self.inner.holders.is_shared() {
-            return Ok(false);
+            return Ok(());
         }
         let fs = self.fs_of(caller.session)?;
         // As long as sessions that make names ahead have not said what they hold, any of them may.
         if !self.inner.holders.led_by_other(fs, ino, caller.session) {
-            return Ok(false);
+            return Ok(());
         }
         match self.ask(caller, Ask::Look(ino)).await? {
             // To a program that looks this is a wait in vain, as others are.
             MgrReply::Error(MgrError::Errno(ETIMEDOUT)) => Err(MgrError::Errno(EIO)),
             MgrReply::Error(error) => Err(error),
-            _ => Ok(true),
+            _ => Ok(()),
         }
     }
 
@@ -99,14 +98,16 @@ impl Manager {
             && looked_at != Some(attr.ino)
         {
             looked_at = Some(attr.ino);
-            if self.look(caller, attr.ino).await? {
-                reply = self.read_snapshot(session, again.clone()).await?;
-            }
+            self.look(caller, attr.ino).await?;
+            // Also if that waited for nobody: who changed it may have told and given it up since this was read.
+            reply = self.read_snapshot(session, again.clone()).await?;
         }
         if let Some(dir) = dir {
             self.lead(session, dir, &reply)?;
         }
-        if attrs && self.inner.holders.is_shared() { self.settle_attrs(session, reply) } else { Ok(reply) }
+        // Also if all that was held is given up by now.
+        let shared = again.is_some() || self.inner.holders.is_shared();
+        if attrs && shared { self.settle_attrs(session, reply) } else { Ok(reply) }
     }
 
     async fn read_snapshot(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {

@@ -1,5 +1,7 @@
 //! Names that a session made ahead of the manager, beside another session.
 
+use std::{future::poll_fn, pin::pin, sync::mpsc, task::Poll};
+
 use wire::token::{Need, Recall, Token, TokenMode};
 
 use super::{
@@ -126,6 +128,48 @@ async fn who_looks_where_another_makes_names_waits_until_they_are_told() {
         }
     }
     stage.manager.stop().await;
+}
+
+/// A listing was read before, and its attributes of a directory are older than what another one has told of that meanwhile.
+#[test]
+fn attributes_that_were_told_while_a_directory_was_listed_are_shown() {
+    let one_aside = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    one_aside.block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let stage = Stage::new(&place.path().join("manager")).await;
+        let (go, held_up) = mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || held_up.recv());
+        let list = MgrRequest::ReadDir { ino: InodeNo::ROOT, cookie: 0, limit: 100, plus: true };
+        let mut listed = pin!(stage.ask(stage.other, list));
+        // What it will read it has now.
+        let waits = poll_fn(|context| Poll::Ready(listed.as_mut().poll(context).is_pending()));
+        assert!(waits.await);
+        let change = Change::SetAttr {
+            ino: stage.dir,
+            mode: Some(0o711),
+            uid: None,
+            gid: None,
+            size: None,
+            atime: None,
+            mtime: None,
+            ctime: Timestamp::default(),
+            highest: Version::default(),
+        };
+        let tell = MgrRequest::Tell { changes: vec![(OpId { slot: 4, seq: 1 }, change)] };
+        let told = stage.ask(stage.maker, tell).await;
+        assert!(matches!(&told, MgrReply::Many(all) if matches!(all[..], [Ok(_)])), "{told:?}");
+        stage.release(Token { mode: TokenMode::None, ..stage.token.clone() }).await;
+        go.send(()).unwrap();
+        busy.await.unwrap().unwrap();
+        let MgrReply::Entries { entries, .. } = listed.await else { panic!() };
+        assert_eq!(entries[0].attr.as_ref().map(|attr| attr.mode), Some(0o711));
+        stage.manager.stop().await;
+    });
 }
 
 /// It is held by who tells of it before anybody can look at it: a directory may have names in it that are not told yet.
