@@ -334,3 +334,38 @@ fn the_manager_is_killed_and_nothing_is_lost_or_hidden() {
         });
     }
 }
+
+/// The version before has no message for what is made beside others, and lets what it is told wait for all claims.
+#[test]
+fn a_manager_of_the_version_before_takes_over_and_nothing_is_lost() {
+    let mounts = beside();
+    let made = [(); 2].map(|()| Made::default());
+    let seeds = [seed(), seed() + 1];
+    thread::scope(|scope| {
+        let makers = [0, 1].map(|at| {
+            let (made, top) = (&made[at], mounts.at(at, &own(at)));
+            scope.spawn(move || made.work(&top, &mut Random(seeds[at])))
+        });
+        let go_on = || {
+            let before = [0, 1].map(|at| made[at].done.load(SeqCst));
+            until("names are made", || {
+                let more = |at: usize| made[at].done.load(SeqCst) >= before[at] + 400;
+                (0..2).all(more) || makers.iter().any(|maker| maker.is_finished())
+            });
+        };
+        for versions in ["9,2", "10,2"] {
+            go_on();
+            mounts.cluster.kill(|name| name == "manager");
+            mounts.cluster.start_server_with("manager", &[("ROPEWALK_TEST_VERSIONS", versions)]);
+        }
+        go_on();
+        made.iter().for_each(|made| made.stop.store(true, SeqCst));
+        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+    });
+    for (at, made) in made.iter().enumerate() {
+        made.is_certain();
+        (0..2).for_each(|from| {
+            assert_eq!(made.check(&mounts.at(from, &own(at))), made.done.load(SeqCst));
+        });
+    }
+}

@@ -17,8 +17,11 @@ use std::{
 
 use base::InodeNo;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use wire::{
+    lock::LockRequest,
+    mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS},
+};
 
 use crate::{
     ahead::Log,
@@ -38,6 +41,8 @@ pub(crate) struct Calls {
     slots: Arc<Slots>,
     /// What is told of what was made here does not wait for changes that wait for others, who may wait for it.
     telling: Arc<Slots>,
+    /// Something is under way by [`Calls::tell_older`].
+    telling_older: watch::Sender<bool>,
     patience: Duration,
     dead: AtomicBool,
     died: Notify,
@@ -124,6 +129,7 @@ impl Calls {
             manager,
             slots,
             telling,
+            telling_older: watch::Sender::new(false),
             patience,
             dead,
             died: Notify::new(),
@@ -200,9 +206,14 @@ impl Calls {
         if self.dead() {
             return Err(Errno::EIO);
         }
-        // By the first it hears that others want to see what it has made; the others are about no inode.
-        use MgrRequest::{Reserve, StatFs, WaitRecalls};
-        if !matches!(request, WaitRecalls | Reserve { .. } | StatFs { .. }) {
+        // By the first it hears that others want to see what it has made; who claims has waited for that (`Core::share`), and locks
+        // are on what was told; the others are about no inode.
+        use MgrRequest::{Claim, Lock, Reserve, StatFs, WaitRecalls};
+        let at_once = matches!(
+            request,
+            WaitRecalls | Claim { .. } | Lock(LockRequest::Claim { .. }) | Reserve { .. } | StatFs { .. }
+        );
+        if !at_once {
             self.told().await?;
         }
         match self.alive(self.manager.call(request, Instant::now() + patience)).await? {
@@ -244,7 +255,12 @@ impl Calls {
             if self.dead() {
                 return Err(Errno::EIO);
             }
-            match self.alive(self.manager.call(request.clone(), Instant::now() + self.patience)).await? {
+            let mut answer =
+                self.alive(self.manager.call(request.clone(), Instant::now() + self.patience)).await?;
+            if let (Err(CallError::TooOld(_)), MgrRequest::Tell { changes }) = (&answer, &request) {
+                answer = self.tell_older(changes.clone()).await?;
+            }
+            match answer {
                 Ok(reply) if undecided(&reply) => {
                     tracing::warn!(?reply, "the manager did not decide on a change; it is sent again");
                 }
@@ -260,6 +276,16 @@ impl Calls {
         }
     }
 
+    /// An older manager is told in the form that it knows, under the same numbers: what a newer one has done it does not do again. If
+    /// it has just begun the changes wait there until all sessions have said what they hold, this one too.
+    async fn tell_older(&self, changes: Vec<(OpId, Change)>) -> Result<Result<MgrReply, CallError>, Errno> {
+        let told = self.manager.call(MgrRequest::MutateMany { changes }, Instant::now() + self.patience);
+        self.telling_older.send_replace(true);
+        let answer = self.alive(told).await;
+        self.telling_older.send_replace(false);
+        answer
+    }
+
     /// Several changes, at most [`MANY_MAX`], each with its own outcome; see [`Calls::mutate`].
     pub async fn mutate_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         self.told().await?;
@@ -272,7 +298,19 @@ impl Calls {
         self.within_patience(self.ahead.all_told()).await
     }
 
-    /// The same of what made one inode.
+    /// Returns when this session may say what it holds: what was made here is told, or waits for that at an older manager.
+    pub async fn told_or_waits(&self) -> Result<(), Errno> {
+        let mut older = self.telling_older.subscribe();
+        let waits = async { _ = older.wait_for(|older| *older).await };
+        tokio::select! {
+            biased;
+            // Either may be dropped.
+            told = self.told() => told,
+            () = waits => Ok(()),
+        }
+    }
+
+    /// Returns when the manager knows what made one inode.
     pub async fn inode_told(&self, ino: InodeNo) -> Result<(), Errno> {
         self.within_patience(self.ahead.inode_told(ino)).await
     }
@@ -308,18 +346,11 @@ impl Calls {
 
     async fn tell_once(&self, changes: Vec<Change>, beside: bool) -> Result<Vec<MgrReply>, Errno> {
         let slots = self.some_slots(&self.telling, changes.len()).await?;
-        let many = |changes| MgrRequest::MutateMany { changes };
-        let outcomes = match beside {
-            true => {
-                match self.send_many(&slots, |changes| MgrRequest::Tell { changes }, changes.clone()).await {
-                    // It is older than who let this be done; nothing was sent.
-                    Err(Errno(libc::EOPNOTSUPP)) => self.send_many(&slots, many, changes).await,
-                    outcomes => outcomes,
-                }
-            }
-            false => self.send_many(&slots, many, changes).await,
+        let request = |changes| match beside {
+            true => MgrRequest::Tell { changes },
+            false => MgrRequest::MutateMany { changes },
         };
-        outcomes?.into_iter().collect()
+        self.send_many(&slots, request, changes).await?.into_iter().collect()
     }
 
     fn lose_ahead(&self) {

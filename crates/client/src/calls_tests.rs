@@ -3,12 +3,24 @@
 use super::*;
 use crate::parts::BoxFuture;
 
-/// Changes one by one are never answered, several at once are; the newest of these it may not know.
-#[derive(Default)]
+/// Changes one by one are never answered, several at once are. The newest message for these it may not know; then it waits with them
+/// until a session has said what it holds, as one does that has just begun.
 struct Stub {
     waiting: AtomicUsize,
     old: AtomicBool,
+    /// An older one takes its place while it is told something.
+    dies: AtomicBool,
+    told: Mutex<Vec<Vec<OpId>>>,
+    claimed: Semaphore,
     asked: Notify,
+}
+
+impl Stub {
+    fn calls() -> (Arc<Stub>, Arc<Calls>) {
+        let (waiting, old, dies, told, asked) = Default::default();
+        let stub = Arc::new(Stub { waiting, old, dies, told, claimed: Semaphore::new(0), asked });
+        (stub.clone(), Arc::new(Calls::new(stub, Duration::from_secs(60), true)))
+    }
 }
 
 impl Manager for Stub {
@@ -19,7 +31,20 @@ impl Manager for Stub {
                     Err(CallError::TooOld("it is older".into()))
                 }
                 MgrRequest::Tell { changes } | MgrRequest::MutateMany { changes } => {
+                    self.told.lock().push(changes.iter().map(|(op, _)| *op).collect());
+                    if self.dies.swap(false, SeqCst) {
+                        self.old.store(true, SeqCst);
+                        return Err(CallError::Deadline("it is dead".into()));
+                    }
+                    if self.old.load(SeqCst) {
+                        let claimed = self.claimed.acquire().await;
+                        claimed.expect("never closed").forget();
+                    }
                     Ok(MgrReply::Many(changes.iter().map(|_| Ok(MgrReply::Done)).collect()))
+                }
+                MgrRequest::Claim { .. } | MgrRequest::Lock(LockRequest::Claim { .. }) => {
+                    self.claimed.add_permits(1);
+                    Ok(MgrReply::Done)
                 }
                 _ => {
                     self.waiting.fetch_add(1, SeqCst);
@@ -34,8 +59,7 @@ impl Manager for Stub {
 /// Changes may wait for other sessions, which wait for what is told.
 #[tokio::test]
 async fn what_is_told_does_not_wait_for_changes_that_are_not_answered() {
-    let stub = Arc::new(Stub::default());
-    let calls = Arc::new(Calls::new(stub.clone(), Duration::from_secs(60), true));
+    let (stub, calls) = Stub::calls();
     for _ in 0..SLOTS {
         let calls = calls.clone();
         tokio::spawn(async move { calls.mutate(Change::Numbers { count: 1 }).await });
@@ -43,9 +67,32 @@ async fn what_is_told_does_not_wait_for_changes_that_are_not_answered() {
     while stub.waiting.load(SeqCst) < usize::from(SLOTS) - MANY_MAX {
         stub.asked.notified().await;
     }
-    for old in [false, true] {
-        stub.old.store(old, SeqCst);
-        let told = calls.tell_ahead(vec![Change::Numbers { count: 1 }; MANY_MAX], true).await;
-        assert_eq!(told.map(|replies| replies.len()), Some(MANY_MAX), "to an older manager: {old}");
+    let told = calls.tell_ahead(vec![Change::Numbers { count: 1 }; MANY_MAX], true).await;
+    assert_eq!(told.map(|replies| replies.len()), Some(MANY_MAX));
+}
+
+/// What it is told waits there for what this session says that it holds; what the one before may have done is told under the same numbers.
+#[tokio::test]
+async fn an_older_manager_that_takes_over_is_told_all_and_hears_before_what_is_held() {
+    let claims = [
+        MgrRequest::Claim { tokens: Vec::new(), last: true },
+        MgrRequest::Lock(LockRequest::Claim { life: 1, locks: Vec::new(), last: true }),
+    ];
+    for (dies, claim) in [(false, claims[0].clone()), (true, claims[0].clone()), (true, claims[1].clone())] {
+        let (stub, calls) = Stub::calls();
+        stub.old.store(!dies, SeqCst);
+        stub.dies.store(dies, SeqCst);
+        calls.ahead.add_numbers(InodeNo(10), 1);
+        let made = Change::Numbers { count: 1 };
+        calls.ahead.append(|_| Some(made.clone())).expect("there is a number");
+        let telling = calls.clone();
+        let telling = tokio::spawn(async move { telling.tell_ahead(vec![made], true).await });
+        assert_eq!(calls.told_or_waits().await, Ok(()));
+        assert!(!telling.is_finished(), "it is told before it is known what is held");
+        assert_eq!(calls.ask(claim).await, Ok(MgrReply::Done));
+        assert_eq!(telling.await.expect("it ends").map(|replies| replies.len()), Some(1));
+        assert_eq!(calls.told().await, Ok(()));
+        let told = stub.told.lock().clone();
+        assert!(told.len() == 1 + usize::from(dies) && told.iter().all(|ops| *ops == told[0]), "{told:?}");
     }
 }

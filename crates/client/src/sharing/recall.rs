@@ -117,7 +117,7 @@ impl Core {
     pub(crate) async fn share(self: &Arc<Core>) {
         self.sharing.begin_claim();
         // Nothing is made ahead from now on, and nobody may look before they are told. Asked again, or ended, if that fails.
-        if let Err(error) = self.calls.told().await {
+        if let Err(error) = self.calls.told_or_waits().await {
             tracing::warn!(%error, "what was made here cannot be told");
             return;
         }
