@@ -20,8 +20,17 @@ use crate::{
 impl Core {
     /// What [`Change::Create`] says.
     pub async fn create_now(self: &Arc<Core>, change: Change) -> Result<(Attr, bool), Errno> {
-        let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
-        let name = &name.clone()[..];
+        for _ in 0..STALE_TRIES {
+            if let Some(made) = self.create_once(&change).await? {
+                return Ok(made);
+            }
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    /// The same, if what was there already is still there when its attributes are asked for.
+    async fn create_once(self: &Arc<Core>, change: &Change) -> Result<Option<(Attr, bool)>, Errno> {
+        let Change::Create { parent, ref name, kind, now, .. } = *change else { return Err(Errno::EINVAL) };
         let hold = self.whole().is_none()
             && match kind {
                 FileKind::File => true,
@@ -31,7 +40,7 @@ impl Core {
             };
         let changing = self.change(&[(parent, name)], &[]);
         let asked = self.sharing.now();
-        let reply = self.calls.mutate_and_hold(change, hold).await;
+        let reply = self.calls.mutate_and_hold(change.clone(), hold).await;
         let touched = match reply {
             Ok(MgrReply::Created { new: false, .. }) => Touched::Nothing,
             _ => Touched::At(now, i32::from(kind == FileKind::Directory)),
@@ -41,7 +50,13 @@ impl Core {
             MgrReply::Created { attr, new: false } => {
                 let ino = attr.ino;
                 let seen = self.whole().and_then(|_| self.seen_attr(*attr, asked));
-                Ok((if let Some(attr) = seen { attr } else { self.getattr(ino).await? }, false))
+                match seen {
+                    Some(attr) => Ok(Some((attr, false))),
+                    None => match self.getattr(ino).await {
+                        Err(Errno::ENOENT) => Ok(None),
+                        attr => Ok(Some((attr?, false))),
+                    },
+                }
             }
             MgrReply::Created { attr, new: true } => {
                 if kind == FileKind::Directory {
@@ -50,15 +65,22 @@ impl Core {
                 }
                 // An answer that came by a repetition only may be older than what others did to the file here.
                 let old = kind == FileKind::File && self.sharing.dropped_since(asked);
-                let attr = if old { self.getattr(attr.ino).await? } else { self.changed_attr(*attr, newest) };
-                Ok((self.made(attr), true))
+                let attr = match old {
+                    true => match self.getattr(attr.ino).await {
+                        // It was made, and has been removed since.
+                        Err(Errno::ENOENT) => *attr,
+                        newer => newer?,
+                    },
+                    false => self.changed_attr(*attr, newest),
+                };
+                Ok(Some((self.made(attr), true)))
             }
             MgrReply::CreatedHeld { attr, token, resolve } => {
                 self.take_made(Attr::clone(&attr), &token, resolve, asked);
                 if kind == FileKind::Directory {
                     self.begin_names(attr.ino, asked);
                 }
-                Ok((self.made(*attr), true))
+                Ok(Some((self.made(*attr), true)))
             }
             other => Err(unexpected("Create", &other)),
         }

@@ -245,6 +245,31 @@ async fn attributes_from_before_a_write_are_not_believed_when_the_file_is_forgot
 }
 
 #[tokio::test]
+async fn a_file_that_is_removed_before_its_maker_hears_of_it_was_made() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { files_to_cache_max: 1, ..idle() });
+    *world.manager.which.lock().unwrap() =
+        |request| matches!(request, MgrRequest::Mutate { change: Change::Create { .. }, .. });
+    let late = world.manager.on_their_way.write().await;
+    let maker = tokio::spawn({
+        let client = client.clone();
+        async move { client.create(InodeNo::ROOT, b"f", FileKind::File, 0o644, 0, 0, 0, b"", false).await }
+    });
+    until("it is made", || world.manager.kept_back.load(SeqCst) > 0).await;
+    *world.manager.which.lock().unwrap() = |_| false;
+    client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+    until("it is gone", || world.manager.inodes() == 0).await;
+    // What was changed since is forgotten: the answer may be old.
+    for at in 0..50 {
+        let name = format!("{at}");
+        let other = client.create(InodeNo::ROOT, name.as_bytes(), FileKind::File, 0o644, 0, 0, 0, b"", false);
+        other.await.unwrap();
+    }
+    drop(late);
+    assert_eq!(maker.await.unwrap().map(|(attr, new)| (attr.nlink, new)), Ok((1, true)));
+}
+
+#[tokio::test]
 async fn a_cut_that_is_fsynced_beside_a_hole_is_there_after_a_crash() {
     let mut world = World::new(2, 1);
     let client = world.mount(idle());

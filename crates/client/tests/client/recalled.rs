@@ -15,7 +15,7 @@ use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use tokio::sync::Semaphore;
 use wire::{
     map::{ClusterMap, PdiskEntry, PoolEntry},
-    mgr::{Attr, Change, MgrError, MgrReply, MgrRequest},
+    mgr::{Attr, Change, FileKind, MgrError, MgrReply, MgrRequest},
     nsd::NsdReply,
     token::{Blocks, Recall, Span, Token, TokenMode, Use},
 };
@@ -33,6 +33,8 @@ struct Manager {
     out_of_reach: AtomicBool,
     /// Others have it open.
     in_use: AtomicBool,
+    /// How often it was to be created: it was there, and is gone with the first answer.
+    created: AtomicU32,
     /// How many more names it has.
     names: AtomicU32,
     /// The other one is recalled while its attributes are asked for next.
@@ -51,13 +53,14 @@ struct Manager {
 
 impl Manager {
     fn new(token: Token) -> Arc<Manager> {
-        let (out_of_reach, in_use, asked, waited) = Default::default();
+        let (out_of_reach, in_use, created, asked, waited) = Default::default();
         let (names, recalls_other, recalls, told) = Default::default();
         let [content, first_link] = [(); 2].map(|()| Semaphore::new(0));
         Arc::new(Manager {
             token,
             out_of_reach,
             in_use,
+            created,
             names,
             recalls_other,
             first_link,
@@ -86,6 +89,11 @@ impl Manager {
         match request {
             MgrRequest::OpenSession { .. } => session_open(map(), LEASE, "60s"),
             MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
+            MgrRequest::GetAttr { ino: INO } | MgrRequest::Acquire { ino: INO, .. }
+                if self.created.load(SeqCst) > 0 =>
+            {
+                MgrReply::Error(MgrError::Errno(libc::ENOENT))
+            }
             MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
                 MgrReply::Error(MgrError::Errno(libc::EACCES))
             }
@@ -149,6 +157,10 @@ impl Manager {
                 told("what is written");
                 MgrReply::Attr(file())
             }
+            Change::Create { .. } => match self.created.fetch_add(1, SeqCst) {
+                0 => MgrReply::Created { attr: file(), new: false },
+                _ => MgrReply::Created { attr: self.file(OTHER), new: true },
+            },
             Change::Unlink { .. } if self.in_use.load(SeqCst) => MgrReply::UnlinkedInUse(removed),
             Change::Unlink { .. } => MgrReply::Unlinked { attr: Some(removed) },
             Change::Rename { .. } => {
@@ -304,4 +316,13 @@ async fn how_many_names_a_file_has_is_asked_for_also_while_another_file_is_given
     manager.recalls_other.store(true, SeqCst);
     assert_eq!(client.getattr(INO).await.unwrap().nlink, 3);
     assert!(!manager.told().is_empty(), "nothing was given up meanwhile");
+}
+
+#[tokio::test]
+async fn a_file_that_others_remove_while_it_is_created_over_is_made_anew() {
+    let manager = Manager::new(Token::new(INO, TokenMode::Write, SERIAL));
+    let client = manager.mount().await;
+    let (dir, kind) = (InodeNo::ROOT, FileKind::File);
+    let made = client.create(dir, b"f", kind, 0o644, 0, 0, 0, b"", true).await;
+    assert_eq!(made.map(|(attr, new)| (attr.ino, new)), Ok((OTHER, true)));
 }
