@@ -149,11 +149,13 @@ fn a_full_disk_stops_the_manager_and_nothing_is_lost() {
         let before = made.load(SeqCst);
         cluster.start_server("manager");
         ends(2);
-        // One that was made before the end may be counted after it.
-        assert!(made.load(SeqCst) <= before + 1, "{} names, {before} before", made.load(SeqCst));
+        // One that was made before the end may be counted after it, and ahead of the manager a mount makes as many as it keeps untold.
+        let ahead = std::env::var("ROPEWALK_NAMES").is_ok_and(|names| names == "ahead");
+        let (now, most) = (made.load(SeqCst), before + 1 + if ahead { 4096 } else { 0 });
+        assert!(now <= most, "{now} names, {before} before");
         fs::remove_file(&filler).unwrap();
         cluster.start_server("manager");
-        goes_on(before + 100);
+        goes_on(now + 100);
         stop.store(true, SeqCst);
         println!("{before} names before the disk was full, {} in all", made.load(SeqCst));
     });
