@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::InodeNo;
+use base::{FsId, InodeNo};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use wire::{
@@ -37,6 +37,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// The manager as the rest of the client calls it.
 pub(crate) struct Calls {
+    /// The file system that is mounted.
+    fs: FsId,
     manager: Arc<dyn Manager>,
     slots: Arc<Slots>,
     /// What is told of what was made here does not wait for changes that wait for others, who may wait for it.
@@ -120,12 +122,13 @@ impl Drop for Slot {
 
 impl Calls {
     /// `ahead`: something is made ahead of the manager, and told with slots of its own.
-    pub fn new(manager: Arc<dyn Manager>, patience: Duration, ahead: bool) -> Calls {
+    pub fn new(fs: FsId, manager: Arc<dyn Manager>, patience: Duration, ahead: bool) -> Calls {
         let first_telling = if ahead { SLOTS - MANY_MAX as u16 } else { SLOTS };
         let (slots, telling) = (Slots::of(0..first_telling), Slots::of(first_telling..SLOTS));
         let (dead, leaving) = Default::default();
         let given_up = GivenUp::default();
         Calls {
+            fs,
             manager,
             slots,
             telling,
@@ -237,12 +240,17 @@ impl Calls {
         self.told().await?;
         let slot = self.slot(&self.slots).await?;
         let (op, by) = (slot.op, caller::of(&change));
-        self.ask_until_answered(MgrRequest::Mutate { op, change, hold, by }).await
+        self.ask_until_answered(MgrRequest::Mutate { op, change, hold, by }, false).await
     }
 
-    /// An answer says what became of a change, unless the manager's store failed under it.
-    async fn ask_until_answered(&self, request: MgrRequest) -> Result<MgrReply, Errno> {
-        let open = |error: &MgrError| matches!(error, MgrError::Store(_));
+    /// An answer says what became of a change, unless the manager's store failed under it. One that waited in vain for other sessions
+    /// was not looked at: who `insists` sends it again under the same number, for a manager before may have done it.
+    async fn ask_until_answered(&self, request: MgrRequest, insists: bool) -> Result<MgrReply, Errno> {
+        let open = |error: &MgrError| match error {
+            MgrError::Store(_) => true,
+            MgrError::Errno(number) => insists && *number == libc::ETIMEDOUT,
+            _ => false,
+        };
         let undecided = |reply: &MgrReply| match reply {
             MgrReply::Error(error) => open(error),
             MgrReply::Many(outcomes) => outcomes
@@ -255,10 +263,9 @@ impl Calls {
             if self.dead() {
                 return Err(Errno::EIO);
             }
-            let mut answer =
-                self.alive(self.manager.call(request.clone(), Instant::now() + self.patience)).await?;
+            let mut answer = self.call(request.clone()).await?;
             if let (Err(CallError::TooOld(_)), MgrRequest::Tell { changes }) = (&answer, &request) {
-                answer = self.tell_older(changes.clone()).await?;
+                answer = self.tell_older(&request, changes).await?;
             }
             match answer {
                 Ok(reply) if undecided(&reply) => {
@@ -276,12 +283,26 @@ impl Calls {
         }
     }
 
-    /// An older manager is told in the form that it knows, under the same numbers: what a newer one has done it does not do again. If
-    /// it has just begun the changes wait there until all sessions have said what they hold, this one too.
-    async fn tell_older(&self, changes: Vec<(OpId, Change)>) -> Result<Result<MgrReply, CallError>, Errno> {
-        let told = self.manager.call(MgrRequest::MutateMany { changes }, Instant::now() + self.patience);
+    async fn call(&self, request: MgrRequest) -> Result<Result<MgrReply, CallError>, Errno> {
+        self.alive(self.manager.call(request, Instant::now() + self.patience)).await
+    }
+
+    /// Who is asked is too old for `tell`. An older manager that leads is told in the form that it knows, under the same numbers: what a
+    /// newer one has done it does not do again. If it has just begun the changes wait there until all sessions have said what they hold,
+    /// this one too.
+    async fn tell_older(
+        &self,
+        tell: &MgrRequest,
+        changes: &[(OpId, Change)],
+    ) -> Result<Result<MgrReply, CallError>, Errno> {
+        // That may be one that follows. This is answered by who leads, of whatever version, who is asked from then on.
+        self.call(MgrRequest::StatFs { fs: self.fs }).await?.ok();
+        match self.call(tell.clone()).await? {
+            Err(CallError::TooOld(_)) => {}
+            answer => return Ok(answer),
+        }
         self.telling_older.send_replace(true);
-        let answer = self.alive(told).await;
+        let answer = self.call(MgrRequest::MutateMany { changes: changes.to_vec() }).await;
         self.telling_older.send_replace(false);
         answer
     }
@@ -290,7 +311,7 @@ impl Calls {
     pub async fn mutate_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         self.told().await?;
         let slots = self.some_slots(&self.slots, changes.len()).await?;
-        self.send_many(&slots, |changes| MgrRequest::MutateMany { changes }, changes).await
+        self.send_many(&slots, |changes| MgrRequest::MutateMany { changes }, changes, false).await
     }
 
     /// Returns when the manager knows all that was made here so far. `EIO` after the deadline, or if it is lost.
@@ -334,7 +355,7 @@ impl Calls {
                 self.ahead.advance(count);
                 return Some(replies);
             }
-            // Nothing of it was carried out.
+            // Nothing of it was sent.
             Err(Errno(libc::ETIMEDOUT)) => tokio::time::sleep(AGAIN).await,
             Err(error) => {
                 tracing::error!(%error, "the manager did not take what was made here");
@@ -350,7 +371,7 @@ impl Calls {
             true => MgrRequest::Tell { changes },
             false => MgrRequest::MutateMany { changes },
         };
-        self.send_many(&slots, request, changes).await?.into_iter().collect()
+        self.send_many(&slots, request, changes, true).await?.into_iter().collect()
     }
 
     fn lose_ahead(&self) {
@@ -381,10 +402,11 @@ impl Calls {
         slots: &[Slot],
         request: impl FnOnce(Vec<(OpId, Change)>) -> MgrRequest,
         changes: Vec<Change>,
+        insists: bool,
     ) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         let count = changes.len();
         let changes = slots.iter().map(|s| s.op).zip(changes).collect();
-        match self.ask_until_answered(request(changes)).await? {
+        match self.ask_until_answered(request(changes), insists).await? {
             MgrReply::Many(outcomes) if outcomes.len() == count => Ok(outcomes
                 .into_iter()
                 .map(|outcome| match outcome {

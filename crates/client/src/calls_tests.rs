@@ -10,6 +10,10 @@ struct Stub {
     old: AtomicBool,
     /// An older one takes its place while it is told something.
     dies: AtomicBool,
+    /// An older one is asked that follows, as long as nobody has found out who leads.
+    follows: AtomicBool,
+    /// The next changes wait in vain for other sessions.
+    late: AtomicBool,
     told: Mutex<Vec<Vec<OpId>>>,
     claimed: Semaphore,
     asked: Notify,
@@ -17,9 +21,10 @@ struct Stub {
 
 impl Stub {
     fn calls() -> (Arc<Stub>, Arc<Calls>) {
-        let (waiting, old, dies, told, asked) = Default::default();
-        let stub = Arc::new(Stub { waiting, old, dies, told, claimed: Semaphore::new(0), asked });
-        (stub.clone(), Arc::new(Calls::new(stub, Duration::from_secs(60), true)))
+        let (waiting, old, dies, follows, late, told, asked) = Default::default();
+        let claimed = Semaphore::new(0);
+        let stub = Arc::new(Stub { waiting, old, dies, follows, late, told, claimed, asked });
+        (stub.clone(), Arc::new(Calls::new(FsId(1), stub, Duration::from_secs(60), true)))
     }
 }
 
@@ -27,11 +32,18 @@ impl Manager for Stub {
     fn call(&self, request: MgrRequest, _: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
             match request {
-                MgrRequest::Tell { .. } if self.old.load(SeqCst) => {
+                MgrRequest::Tell { .. } if self.old.load(SeqCst) || self.follows.load(SeqCst) => {
                     Err(CallError::TooOld("it is older".into()))
+                }
+                MgrRequest::StatFs { .. } => {
+                    self.follows.store(false, SeqCst);
+                    Ok(MgrReply::StatFs { total: 0, free: 0, inodes: 0 })
                 }
                 MgrRequest::Tell { changes } | MgrRequest::MutateMany { changes } => {
                     self.told.lock().push(changes.iter().map(|(op, _)| *op).collect());
+                    if self.late.swap(false, SeqCst) {
+                        return Ok(MgrReply::Error(MgrError::Errno(libc::ETIMEDOUT)));
+                    }
                     if self.dies.swap(false, SeqCst) {
                         self.old.store(true, SeqCst);
                         return Err(CallError::Deadline("it is dead".into()));
@@ -95,4 +107,34 @@ async fn an_older_manager_that_takes_over_is_told_all_and_hears_before_what_is_h
         let told = stub.told.lock().clone();
         assert!(told.len() == 1 + usize::from(dies) && told.iter().all(|ops| *ops == told[0]), "{told:?}");
     }
+}
+
+/// While nobody leads, whoever is asked may be an older one that follows: what is held is not said before all is told.
+#[tokio::test]
+async fn an_older_manager_that_follows_is_not_taken_for_who_leads() {
+    let (stub, calls) = Stub::calls();
+    stub.follows.store(true, SeqCst);
+    let older = calls.telling_older.subscribe();
+    let told = calls.tell_ahead(vec![Change::Numbers { count: 1 }], true).await;
+    assert_eq!((told.map(|replies| replies.len()), stub.told.lock().len()), (Some(1), 1));
+    assert_eq!(older.has_changed().ok(), Some(false));
+}
+
+/// A manager before may have done them, under these numbers.
+#[tokio::test]
+async fn what_is_told_and_was_not_looked_at_is_told_again_under_the_same_numbers() {
+    let changes = vec![Change::Numbers { count: 1 }];
+    for beside in [false, true] {
+        let (stub, calls) = Stub::calls();
+        stub.late.store(true, SeqCst);
+        let told = calls.tell_ahead(changes.clone(), beside).await;
+        assert_eq!(told.map(|replies| replies.len()), Some(1));
+        let told = stub.told.lock().clone();
+        assert!(told.len() == 2 && told[0] == told[1], "{told:?}");
+    }
+    // A program hears of it.
+    let (stub, calls) = Stub::calls();
+    stub.late.store(true, SeqCst);
+    assert_eq!(calls.mutate_many(changes).await.err(), Some(Errno(libc::ETIMEDOUT)));
+    assert_eq!(stub.told.lock().len(), 1);
 }

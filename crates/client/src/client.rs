@@ -77,7 +77,7 @@ impl Client {
         buffers: BufPool,
     ) -> Client {
         sharing::statistics::show();
-        let calls = Calls::new(manager, tunables.deadline, tunables.names_ahead);
+        let calls = Calls::new(session.fs.id, manager, tunables.deadline, tunables.names_ahead);
         let core = Core::new(calls, blocks, session, tunables, buffers);
         core.runtime.spawn(background::run(Arc::downgrade(&core)));
         if tunables.names_ahead {
