@@ -11,7 +11,7 @@ use stripe::{AskError, Managers};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
-    mgr::{ClusterReport, MgrReply, MgrRequest},
+    mgr::{ClusterReport, MgrError, MgrReply, MgrRequest},
 };
 
 use crate::cluster_dir::{ClusterDir, host::host_name};
@@ -75,6 +75,9 @@ impl Link {
             error.context(format!("ask the manager at {}{is_up}", self.managers.places()))
         })?;
         match reply {
+            MgrReply::Error(error @ MgrError::Errno(libc::ETIMEDOUT)) => {
+                Err(error).context("the manager had no answer in time; give the command again")
+            }
             MgrReply::Error(error) => Err(error).context("the manager refused"),
             reply => {
                 // Whoever learns from the map where others are, learns who of them is shut out.

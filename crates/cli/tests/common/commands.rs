@@ -12,11 +12,12 @@ use std::{
 pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
 
 /// What says that nobody heard a command, or not all whom it asked.
-const UNHEARD: [&str; 4] = [
+const UNHEARD: [&str; 5] = [
     "is the cluster up?",
     "since they do not answer: ",
     "not in the recording: ",
     "the manager is still starting; ",
+    "the manager had no answer in time; ",
 ];
 /// What says that somebody heard it who will have nothing to do with it: that is an answer.
 const DENIED: [&str; 2] = ["permission denied: ", " refused: "];
