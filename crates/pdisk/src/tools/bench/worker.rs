@@ -61,7 +61,9 @@ impl Worker {
                 self.write(n).await?;
                 self.latency.record(start.elapsed());
                 self.next(all);
-                if self.adopt.len() >= ADOPT_BATCH {
+                // Before it comes to the same strip again, however few it has.
+                let own = (all / self.step).max(1) as usize;
+                if self.adopt.len() >= ADOPT_BATCH.min(own) {
                     self.adopt().await?;
                 }
                 Ok(())
