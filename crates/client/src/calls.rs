@@ -296,7 +296,9 @@ impl Calls {
         changes: &[(OpId, Change)],
     ) -> Result<Result<MgrReply, CallError>, Errno> {
         // That may be one that follows. This is answered by who leads, of whatever version, who is asked from then on.
-        self.call(MgrRequest::StatFs { fs: self.fs }).await?.ok();
+        if let Err(nobody_leads) = self.call(MgrRequest::StatFs { fs: self.fs }).await? {
+            return Ok(Err(nobody_leads));
+        }
         match self.call(tell.clone()).await? {
             Err(CallError::TooOld(_)) => {}
             answer => return Ok(answer),
