@@ -216,9 +216,9 @@ fn two_that_work_in_one_directory_cost_each_other_little() {
     assert!(costs[1] <= costs[0] + costs[0] / 10, "{COUNT} names in one directory: {costs:?} messages");
 }
 
-#[test]
-fn each_sees_what_the_other_makes_as_soon_as_its_maker_knows_it() {
-    let mounts = beside();
+/// Each mount makes names in a directory of its own while something is done, which may ask whether one of them has ended before; what
+/// they made.
+fn while_both_make(mounts: &Mounts, acts: impl FnOnce(&[Made; 2], &dyn Fn(usize) -> bool)) -> [Made; 2] {
     let made = [(); 2].map(|()| Made::default());
     let seeds = [seed(), seed() + 1];
     thread::scope(|scope| {
@@ -226,11 +226,21 @@ fn each_sees_what_the_other_makes_as_soon_as_its_maker_knows_it() {
             let (made, top) = (&made[at], mounts.at(at, &own(at)));
             scope.spawn(move || made.work(&top, &mut Random(seeds[at])))
         });
+        acts(&made, &|at| makers[at].is_finished());
+        made.iter().for_each(|made| made.stop.store(true, SeqCst));
+        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+    });
+    made
+}
+
+#[test]
+fn each_sees_what_the_other_makes_as_soon_as_its_maker_knows_it() {
+    let mounts = beside();
+    let made = while_both_make(&mounts, |made, ended| {
         for round in 1..=20 {
-            for at in 0..2 {
-                let more = || made[at].done.load(SeqCst) >= 40 * round || makers[at].is_finished();
-                until("names are made", more);
-                let (done, other) = (made[at].done.load(SeqCst), mounts.at(1 - at, &own(at)));
+            for (at, made) in made.iter().enumerate() {
+                until("names are made", || made.done.load(SeqCst) >= 40 * round || ended(at));
+                let (done, other) = (made.done.load(SeqCst), mounts.at(1 - at, &own(at)));
                 let last = place(&other, done - 1);
                 assert!(fs::symlink_metadata(&last).is_ok(), "{} is not there", last.display());
                 let dir = last.parent().unwrap().to_owned();
@@ -238,8 +248,6 @@ fn each_sees_what_the_other_makes_as_soon_as_its_maker_knows_it() {
                 assert!(listed, "{} is not listed", last.display());
             }
         }
-        made.iter().for_each(|made| made.stop.store(true, SeqCst));
-        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
     });
     for (at, made) in made.iter().enumerate() {
         made.is_certain();
@@ -303,17 +311,11 @@ impl Made {
 #[test]
 fn the_manager_is_killed_and_nothing_is_lost_or_hidden() {
     let mounts = beside();
-    let made = [(); 2].map(|()| Made::default());
-    let seeds = [seed(), seed() + 1];
-    thread::scope(|scope| {
-        let makers = [0, 1].map(|at| {
-            let (made, top) = (&made[at], mounts.at(at, &own(at)));
-            scope.spawn(move || made.work(&top, &mut Random(seeds[at])))
-        });
+    let made = while_both_make(&mounts, |made, ended| {
         for round in 1..=rounds() + 1 {
             until("names are made", || {
                 let enough = |made: &Made| made.done.load(SeqCst) >= 400 * round;
-                made.iter().all(enough) || makers.iter().any(|maker| maker.is_finished())
+                made.iter().all(enough) || (0..2).any(ended)
             });
             mounts.cluster.kill(|name| name == "manager");
             mounts.cluster.start_server("manager");
@@ -324,8 +326,6 @@ fn the_manager_is_killed_and_nothing_is_lost_or_hidden() {
                 assert!(fs::symlink_metadata(&last).is_ok(), "{} is not there", last.display());
             }
         }
-        made.iter().for_each(|made| made.stop.store(true, SeqCst));
-        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
     });
     for (at, made) in made.iter().enumerate() {
         made.is_certain();
@@ -339,18 +339,12 @@ fn the_manager_is_killed_and_nothing_is_lost_or_hidden() {
 #[test]
 fn a_manager_of_the_version_before_takes_over_and_nothing_is_lost() {
     let mounts = beside();
-    let made = [(); 2].map(|()| Made::default());
-    let seeds = [seed(), seed() + 1];
-    thread::scope(|scope| {
-        let makers = [0, 1].map(|at| {
-            let (made, top) = (&made[at], mounts.at(at, &own(at)));
-            scope.spawn(move || made.work(&top, &mut Random(seeds[at])))
-        });
+    let made = while_both_make(&mounts, |made, ended| {
         let go_on = || {
             let before = [0, 1].map(|at| made[at].done.load(SeqCst));
             until("names are made", || {
                 let more = |at: usize| made[at].done.load(SeqCst) >= before[at] + 400;
-                (0..2).all(more) || makers.iter().any(|maker| maker.is_finished())
+                (0..2).all(more) || (0..2).any(ended)
             });
         };
         for versions in ["9,2", "10,2"] {
@@ -359,8 +353,6 @@ fn a_manager_of_the_version_before_takes_over_and_nothing_is_lost() {
             mounts.cluster.start_server_with("manager", &[("ROPEWALK_TEST_VERSIONS", versions)]);
         }
         go_on();
-        made.iter().for_each(|made| made.stop.store(true, SeqCst));
-        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
     });
     for (at, made) in made.iter().enumerate() {
         made.is_certain();
