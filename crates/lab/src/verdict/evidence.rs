@@ -13,7 +13,7 @@ use crate::{
 
 /// From which part on a CPU or a link of a known rate is full.
 const FILLED: f64 = 0.9;
-/// From which part of what can be copied memory may be what keeps full CPUs waiting. Seen: 1.4 to 1.8 of loads that do nothing but
+/// From which part of what can be copied memory may be what keeps full CPUs waiting. Seen: 0.8 to 1.8 of loads that do nothing but
 /// read memory, and calibrations of one machine that differ by the factor 3.
 const COPIES: f64 = 0.4;
 /// A load that goes over so many times what the caches hold finds little of it there.
