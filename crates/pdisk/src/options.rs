@@ -124,7 +124,8 @@ pub struct OpenOptions {
     /// Memory for bytes that are in the log and not yet at their place. Above half of it prepares go to
     /// their place at once.
     pub fast_write_memory: u64,
-    /// Space kept free for new versions of strips that exist, in bytes; `None`: 1/32 of the pdisk.
+    /// Space kept free for new versions of strips that exist, in bytes; `None`: 1/32 of the pdisk. Strips that are made again (installed)
+    /// may take half of it.
     pub reserve: Option<u64>,
     /// Memory for the index, in bytes; `None`: 1/64 of the pdisk, at least [`INDEX_MEMORY_MIN`]. New strips are
     /// refused from 15/16 of it on, everything that makes it grow at all of it.

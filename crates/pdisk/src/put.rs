@@ -342,7 +342,12 @@ fn allocate(
         return Some(Vec::new());
     }
     let exists = state.index.get(item.request.strip).is_some_and(|s| s.adopted.is_some());
-    let kept = if exists { 0 } else { store.reserve_units };
+    // What is made again exists elsewhere already: refused, it would stay in danger until somebody deletes files.
+    let kept = match (exists, item.install.is_some()) {
+        (true, _) => 0,
+        (false, true) => store.reserve_units / 2,
+        (false, false) => store.reserve_units,
+    };
     if u64::from(count) + kept > state.space.free_units() {
         return None;
     }

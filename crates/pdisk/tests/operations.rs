@@ -391,6 +391,41 @@ async fn a_full_pdisk_still_takes_new_versions_of_what_it_has() {
 }
 
 #[tokio::test]
+async fn what_is_made_again_may_take_half_of_what_is_reserved() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 16 << 20);
+    let (p, _) = open(dir.path(), &node(EngineChoice::Auto));
+    let units = 8;
+    let mut stored = 0;
+    while let Ok(()) = prepare(&p, whole(strip(stored), v(1, 1), &content(stored, units))).await {
+        adopt(&p, strip(stored), v(1, 1)).await;
+        stored += 1;
+    }
+    let reserved = p.stats().reserved;
+    let mut made = stored;
+    let refused = loop {
+        let (request, payload) = whole(strip(made), v(1, 1), &content(made, units));
+        match p.install(request, payload).await {
+            Ok(()) => made += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused, StripRefusal::NoSpace);
+    let strip_bytes = units as u64 * 4096;
+    let left = p.stats().free;
+    assert!(reserved / 2 <= left && left < reserved / 2 + strip_bytes, "{left} of {reserved}");
+    // Nothing else that is new is let in, and what exists takes new versions still, the one as the other.
+    let new = prepare(&p, whole(strip(made), v(1, 1), &content(made, units))).await;
+    assert_eq!(new, Err(StripRefusal::NoSpace));
+    for i in 0..made {
+        let mut next = whole(strip(i), v(1, 2), &content(1000 + i, units));
+        next.0.adopt = Some(v(1, 1));
+        assert_eq!(prepare(&p, next).await, Ok(()), "strip {i}");
+        adopt(&p, strip(i), v(1, 2)).await;
+    }
+}
+
+#[tokio::test]
 async fn the_log_goes_round_many_times() {
     with_engines(|dir, node| async move {
         let (p, _) = open(dir.path(), &node);
