@@ -153,6 +153,9 @@ pub fn judge(e: &Evidence) -> Verdict {
         Limit::NotKnown => Confidence::Low,
         // Crowded, not full.
         Limit::Cpu if mean.max(one) < e.filled() * e.cpu_full => Confidence::Low,
+        Limit::LoadThread if e.threads.iter().all(|t| t.busy + t.waited < e.filled() * e.cpu_full) => {
+            Confidence::Low
+        }
         Limit::Cpu if e.may_be_memory() => Confidence::Medium,
         // Found by elimination: sure only if CPUs were far from full.
         Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,

@@ -126,6 +126,10 @@ impl Evidence {
         let stolen = self.allowed().map(|cpu| cpu.steal).sum::<f64>();
         ((self.foreign_here() + stolen) / self.allowed().count().max(1) as f64, stolen)
     }
+    /// Part of the CPUs' time that the host of a virtual machine took.
+    pub(super) fn stolen(&self) -> f64 {
+        self.others().1 / self.allowed().count().max(1) as f64
+    }
     /// Whether the load goes over memory so much that this may be the limit where CPUs are full: what can be copied was
     /// measured at another time, and the memory of a virtual machine is not its own.
     pub(super) fn may_be_memory(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::{
 /// A link that carries less than this of the busiest of its bundle is idle beside it.
 const IDLE: f64 = 0.2;
 /// CPUs of which this part is busy are full where the load waits for them besides.
-const CROWDED: f64 = 0.75;
+const CROWDED: f64 = 2.0 / 3.0;
 /// Threads that wait for a CPU at a time, below which that is not what holds the load up,
 const KEPT: f64 = 0.5;
 /// and the part of the time they want one.
@@ -183,14 +183,16 @@ pub(super) fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
 
 /// A thread that never sleeps: it works, or waits for a CPU.
 pub(super) fn full_thread(e: &Evidence) -> Option<Finding> {
-    let ready = |thread: &&ThreadUse| thread.busy + thread.waited >= e.filled() * e.cpu_full;
+    // Of what the host of a virtual machine left it.
+    let full = e.filled() * e.cpu_full * (1.0 - e.stolen());
+    let ready = |thread: &&ThreadUse| thread.busy + thread.waited >= full;
     let thread = e.threads.iter().find(ready)?;
     // What others keep from it is more than what it does.
     if thread.waited > thread.busy && e.foreign_here() > e.own_cpus {
         return Some(neighbour(e));
     }
     let names = vec![thread.name.clone()];
-    let busy = match thread.busy >= e.filled() * e.cpu_full {
+    let busy = match thread.busy >= full {
         true => percent(thread.busy),
         false => format!("{}, and waits for a CPU for {}", percent(thread.busy), percent(thread.waited)),
     };
@@ -241,7 +243,8 @@ pub(super) fn shared(e: &Evidence, full: f64) -> Option<Finding> {
         return Some((Limit::Device, vec![disk.name], text));
     }
     let links = if e.bundle.is_empty() { &e.links } else { &e.bundle };
-    let link = highest(links)?;
+    // One that carries more than at the first step was not full there.
+    let link = highest(links).filter(|link| link.got <= (2.0 - full) * link.alone)?;
     let text = format!(
         "the link {}: it carries {}, no more than it carried at the first step, and neither CPUs nor threads are full",
         link.name,

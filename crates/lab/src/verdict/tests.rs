@@ -162,8 +162,14 @@ fn full_cpus_and_threads() {
         ..idle(Step::Connections, 0.4)
     };
     assert_eq!(limit(&one), Limit::LoadThread);
-    let served = Evidence { threads: vec![thread("ropewalk/io0", Who::Served, 0.97)], ..one };
+    let served = Evidence { threads: vec![thread("ropewalk/io0", Who::Served, 0.97)], ..one.clone() };
     assert_eq!(limit(&served), Limit::Cpu);
+    // It cannot have more than the host leaves.
+    let mut left = Evidence { threads: vec![thread("iperf3", Who::Load, 0.75)], ..one };
+    assert_eq!(limit(&left), Limit::NotKnown);
+    left.cpus.iter_mut().for_each(|cpu| cpu.steal = 0.2);
+    let verdict = judge(&left);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::LoadThread, Confidence::Low));
 }
 
 /// CPUs that are full, of whose work the load has so much, and waits so much.
@@ -227,6 +233,7 @@ fn cpus_between_whose_threads_work_is_handed_on_are_crowded_before_they_are_full
     assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
     // Nobody waits: there is something else.
     assert_eq!(limit(&Evidence { waited: Some(0.1), ..e.clone() }), Limit::NotKnown);
+    assert_eq!(limit(&Evidence { cpus: cpus(&[0.75, 0.6]), ..e.clone() }), Limit::Cpu);
     assert_eq!(limit(&Evidence { cpus: cpus(&[0.6, 0.5]), ..e }), Limit::NotKnown);
 }
 
@@ -309,6 +316,9 @@ fn links_disks_and_hash_policy() {
     assert_eq!((verdict.limit, verdict.confidence), (Limit::Link, Confidence::Medium));
     // It once carried more: the link is not the reason.
     let e = Evidence { links: vec![link("eth0", 60.0, 121.0)], ..e };
+    assert_eq!(limit(&e), Limit::NotKnown);
+    // Or it carries more now: it was not full at the first step.
+    let e = Evidence { links: vec![link("eth0", 143.0, 121.0)], ..e };
     assert_eq!(limit(&e), Limit::NotKnown);
     let hashed = vec![link("l1", 120.0, 121.0), link("l2", 0.4, 0.3)];
     let e = Evidence { links: hashed.clone(), bundle: hashed, ..idle(Step::Connections, 0.25) };
