@@ -38,6 +38,10 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
 fn load(cell: &Cell, devices: &[Device], context: &Context<'_>) -> Result<Figures, EngineError> {
     let mut fio = command(None, "fio");
     fio.args(["--output-format=json", "--refill_buffers", "--time_based", "--norandommap"]);
+    // Jobs that are processes begin sessions of their own, and outlive a run that is ended.
+    if !cell.params.contains_key("thread") {
+        fio.arg("--thread");
+    }
     if !cell.params.contains_key("direct") {
         fio.arg("--direct=1");
     }
@@ -161,5 +165,82 @@ mod tests {
         for text in ["", "{", "{}", "{\"jobs\":[]}"] {
             assert!(super::figures(text, &names, Figure::Bytes).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_load_that_is_ended() {
+        use std::{
+            os::unix::ffi::OsStrExt,
+            path::Path,
+            sync::atomic::{AtomicBool, Ordering},
+            time::{Duration, Instant},
+        };
+
+        use crate::{cell::Role, observe::LoadGroups, targets::Targets};
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("load");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let size = 1 << 20;
+        let device = Device {
+            path: path.clone(),
+            writable: false,
+            size,
+            kind: String::new(),
+            disk: String::new(),
+            file: true,
+        };
+        let set = [("rw", "randread"), ("bs", "4k"), ("direct", "false")];
+        let params = set.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let (plan, series, role) = ("p".into(), "s".into(), Role::Point);
+        let cell = Cell { plan, series, role, of: Step::Workers, step: 2, first: 0, params, repeat: 0 };
+        let targets = Targets { devices: vec![device], ..Targets::default() };
+        // Processes that were started with the file's name.
+        let load = || {
+            let named = |pid: &Path| {
+                let line = std::fs::read(pid.join("cmdline")).unwrap_or_default();
+                line.windows(path.as_os_str().len()).any(|part| part == path.as_os_str().as_bytes())
+            };
+            let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            all.filter(|pid| named(pid)).collect::<Vec<_>>()
+        };
+        let threads = || {
+            load()
+                .iter()
+                .map(|pid| std::fs::read_dir(pid.join("task")).map_or(0, Iterator::count))
+                .sum::<usize>()
+        };
+        let stop = AtomicBool::new(false);
+        let until = |what: &str, so: &dyn Fn() -> bool| {
+            let end = Instant::now() + Duration::from_secs(60);
+            while !so() {
+                assert!(Instant::now() < end, "{what}: {:?}", load());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let ended = std::thread::scope(|scope| {
+            let run = scope.spawn(|| {
+                let groups = LoadGroups::default();
+                let context = Context {
+                    targets: &targets,
+                    work: dir.path(),
+                    part: 0,
+                    seconds: 600.0,
+                    figure: Figure::Operations,
+                    stop: &stop,
+                    groups: &groups,
+                    ropewalk: None,
+                    commands: Default::default(),
+                    began: Default::default(),
+                    led: None,
+                };
+                super::run(&cell, &context)
+            });
+            until("both jobs are there", &|| threads() >= 3);
+            stop.store(true, Ordering::Relaxed);
+            run.join().unwrap()
+        });
+        assert!(matches!(ended, Err(EngineError::Stopped)), "{ended:?}");
+        until("nothing is left", &|| load().is_empty());
     }
 }
