@@ -196,8 +196,8 @@ impl Tokens {
     /// Time has passed. `alone`: nobody else is about to come.
     pub fn tick(&mut self, alone: bool, now: Duration, next: NextGrant<'_>) -> Acts {
         let mut acts = Acts::default();
-        let mut late = Vec::new();
-        for (&ino, entry) in &mut self.inodes {
+        for ino in self.wanted.clone() {
+            let Some(entry) = self.inodes.get_mut(&ino) else { continue };
             let before = entry.waiting.len() + entry.changes.len();
             entry.waiting.retain_mut(|wait| {
                 let keep = now < wait.expires;
@@ -209,11 +209,8 @@ impl Tokens {
             let gone = entry.changes.extract_if(.., |change| now >= change.expires);
             acts.late.extend(gone.map(|change| change.ticket));
             if entry.waiting.len() + entry.changes.len() != before {
-                late.push(ino);
+                self.settle(ino, now, next, &mut acts);
             }
-        }
-        for ino in late {
-            self.settle(ino, now, next, &mut acts);
         }
         for member in self.members.values_mut() {
             if member.poll.is_some_and(|(_, expires)| now >= expires)

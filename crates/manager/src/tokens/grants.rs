@@ -21,9 +21,8 @@ const RUNS_SPLIT: usize = 4;
 
 impl Tokens {
     pub(super) fn settle_all(&mut self, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
-        let waiting: Vec<InodeNo> =
-            self.inodes.iter().filter(|(_, e)| e.is_wanted()).map(|(&ino, _)| ino).collect();
-        for ino in waiting {
+        debug_assert!(self.inodes.iter().all(|(ino, e)| !e.is_wanted() || self.wanted.contains(ino)));
+        for ino in self.wanted.clone() {
             self.settle(ino, now, next, acts);
         }
         let unresolved = self.unresolved;
@@ -33,6 +32,14 @@ impl Tokens {
     /// Gives what can be given on one inode, and recalls what stands in the way of the rest. Nobody is given
     /// what somebody before it waits for.
     pub(super) fn settle(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
+        self.give(ino, now, next, acts);
+        match self.inodes.get(&ino).is_some_and(Entry::is_wanted) {
+            true => self.wanted.insert(ino),
+            false => self.wanted.remove(&ino),
+        };
+    }
+
+    fn give(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         let ready = self.ready();
         // Who only looks waits for no claims of sessions that make no names ahead.
         if ready || !self.unclear().names {

@@ -126,6 +126,7 @@ impl Tokens {
             let proves = |h: &Holder| !ending.contains(&h.session) && !h.resolves && h.token.mode >= least;
             entry.resolved = entry.holders.iter().any(proves);
         }
+        self.wanted.retain(|ino| self.inodes.get(ino).is_some_and(Entry::is_wanted));
         self.unresolved = true;
         // They may have gone by what it left: begun anew.
         self.members.values_mut().for_each(|member| member.pass = None);
@@ -154,8 +155,7 @@ impl Tokens {
 
     /// Who is alone gets everything back.
     pub(super) fn give_all(&mut self, alone: bool, next: NextGrant<'_>, acts: &mut Acts) {
-        let idle = !self.unresolved && !self.inodes.values().any(Entry::is_wanted);
-        if !alone || self.members.len() != 1 || !idle {
+        if !alone || self.members.len() != 1 || self.unresolved || !self.wanted.is_empty() {
             return;
         }
         for member in self.members.values_mut().filter(|m| !m.whole && !m.ending && m.poll.is_some()) {

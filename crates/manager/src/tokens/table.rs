@@ -1,7 +1,7 @@
 //! The table: who takes part, and of each inode who holds what and who waits.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -124,6 +124,8 @@ pub struct MemberReport {
 pub struct Tokens {
     pub(super) members: BTreeMap<SessionId, Member>,
     pub(super) inodes: HashMap<InodeNo, Entry>,
+    /// Those of them on which somebody waits: nobody goes over all to find these.
+    pub(super) wanted: BTreeSet<InodeNo>,
     /// A session ended uncleanly and what it left is not all resolved.
     pub(super) unresolved: bool,
 }
@@ -183,7 +185,7 @@ impl Tokens {
         let waits = |entry: &Entry| {
             !entry.resolved && entry.waiting.iter().any(|w| w.need != Need::Names && guest(&w.session))
         };
-        self.unresolved && self.inodes.values().any(waits)
+        self.unresolved && self.wanted.iter().filter_map(|ino| self.inodes.get(ino)).any(waits)
     }
 
     /// Whether nobody resolves while a session, one of those that have `lapsed`, is there: it is to do so, or may hold anything,
