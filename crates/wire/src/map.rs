@@ -294,7 +294,11 @@ impl ClusterMap {
     }
     /// The pdisk with this id.
     pub fn pdisk(&self, id: PdiskId) -> Option<&PdiskEntry> {
-        self.pdisks.iter().find(|p| p.id == id)
+        // They come in the order of their numbers; where they do not, it is found all the same.
+        match self.pdisks.binary_search_by_key(&id, |p| p.id) {
+            Ok(at) => self.pdisks.get(at),
+            Err(_) => self.pdisks.iter().find(|p| p.id == id),
+        }
     }
     /// The name of the rack that a node is in.
     pub fn rack_of(&self, node: NodeId) -> Option<&str> {
