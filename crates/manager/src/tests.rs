@@ -302,6 +302,13 @@ impl Media {
         redb::StorageBackend::set_len(&mark, 1024).unwrap();
         Media { table: Volatile::new(honest), journal, mark }
     }
+
+    /// What is left when power is lost now: `survives` decides for each write that was not flushed.
+    fn power_cut(&self, survives: impl FnMut() -> bool) -> Media {
+        let media = [&self.mark, &self.journal, &self.table];
+        let [mark, journal, table] = Volatile::cut_together(media, survives);
+        Media { table, journal, mark }
+    }
 }
 
 /// A manager on media that lose power.
@@ -360,13 +367,7 @@ async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
         random ^= random << 17;
         random.is_multiple_of(2)
     };
-    // Commits go on between the cuts. The mark's is first, then the journal's: a table that is ahead of the journal's state
-    // is what a later cut could have left, one that is behind a newer round of the journal is not.
-    let left = Media {
-        mark: media.mark.power_cut(&mut survives),
-        journal: media.journal.power_cut(&mut survives),
-        table: media.table.power_cut(&mut survives),
-    };
+    let left = media.power_cut(&mut survives);
     writers.shutdown().await;
     manager.stop().await;
     let manager = on_media(&left).await.ok()?;

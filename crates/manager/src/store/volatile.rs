@@ -96,14 +96,24 @@ impl Volatile {
     }
 
     /// What is left after a power cut now: `survives` decides for each unflushed write.
-    pub fn power_cut(&self, mut survives: impl FnMut() -> bool) -> Volatile {
-        let mut state = self.state();
-        let mut left = state.flushed.clone();
-        left.resize(state.seen.len(), 0);
-        state.pending.retain(|_| survives());
-        write_all(&mut left, &state.pending);
-        let state = State { seen: left.clone(), flushed: left, ..State::default() };
-        Volatile { state: Arc::new(Mutex::new(state)), honest: true }
+    pub fn power_cut(&self, survives: impl FnMut() -> bool) -> Volatile {
+        let [left] = Volatile::cut_together([self], survives);
+        left
+    }
+
+    /// The same of several media of one machine: nothing is written to any of them between the cuts.
+    pub fn cut_together<const N: usize>(
+        media: [&Volatile; N],
+        mut survives: impl FnMut() -> bool,
+    ) -> [Volatile; N] {
+        media.map(Volatile::state).map(|mut state| {
+            let mut left = state.flushed.clone();
+            left.resize(state.seen.len(), 0);
+            state.pending.retain(|_| survives());
+            write_all(&mut left, &state.pending);
+            let state = State { seen: left.clone(), flushed: left, ..State::default() };
+            Volatile { state: Arc::new(Mutex::new(state)), honest: true }
+        })
     }
 }
 

@@ -2,16 +2,6 @@
 
 use super::*;
 
-/// What survives when power is lost now, whatever of the unflushed: nothing of it.
-fn cut(media: &Media) -> Media {
-    let mut nothing = || false;
-    Media {
-        mark: media.mark.power_cut(&mut nothing),
-        journal: media.journal.power_cut(&mut nothing),
-        table: media.table.power_cut(&mut nothing),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_new_cluster_gets_survives_power_cuts() {
     let one = NodeEntry { id: NodeId(1), name: "n1".into(), ..NodeEntry::default() };
@@ -54,7 +44,7 @@ async fn what_a_new_cluster_gets_survives_power_cuts() {
         let manager = made_on_media(&media, &empty).await.unwrap();
         let reply = manager.handle(caller(SessionId(0)), request.clone()).await;
         assert_eq!(reply, expected, "{request:?}");
-        let left = cut(&media);
+        let left = media.power_cut(|| false);
         manager.stop().await;
         media = left;
     }

@@ -15,12 +15,6 @@ fn coins(seed: u64) -> impl FnMut() -> bool {
     }
 }
 
-fn cut(media: &Media, coin: &mut impl FnMut() -> bool) -> Media {
-    let mark = media.mark.power_cut(&mut *coin);
-    let journal = media.journal.power_cut(&mut *coin);
-    Media { mark, journal, table: media.table.power_cut(coin) }
-}
-
 /// Creates names until the store fails; the number of the one that was refused, and whether it failed at all.
 async fn until_it_fails(manager: &Manager, session: SessionId, from: u64) -> (u64, bool) {
     for seq in from..from + 60 {
@@ -59,7 +53,7 @@ async fn story(fails: Fails, journal: bool, after: u64, power: bool) -> bool {
     }
     media.table.mend();
     media.journal.mend();
-    let media = if power { cut(&media, &mut coin) } else { media };
+    let media = if power { media.power_cut(&mut coin) } else { media };
     let manager = on_media(&media).await.unwrap_or_else(|error| panic!("{told}: {error}"));
     let found = names(&manager, session).await;
     assert!(found.is_superset(&all_below(refused)), "{told}: lost, {found:?}");
@@ -68,7 +62,7 @@ async fn story(fails: Fails, journal: bool, after: u64, power: bool) -> bool {
     let (last, failed_again) = until_it_fails(&manager, session, refused).await;
     assert!(!failed_again, "{told}");
     // The power is cut, whatever the disk lost when it failed.
-    let left = cut(&media, &mut coin);
+    let left = media.power_cut(&mut coin);
     manager.stop().await;
     let manager = on_media(&left).await.unwrap_or_else(|error| panic!("{told}, in the end: {error}"));
     assert_eq!(names(&manager, session).await, all_below(last), "{told}: in the end");
