@@ -114,6 +114,9 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     let host = &values(&hosts, "host")[..];
     assert_eq!((host.len(), hosts["rows"][0]["total"].as_f64()), (1, Some(345.0)));
     assert_eq!(total(cluster, &format!("file.ops[op=write][host={}][client={first}]", host[0])), 300.0);
+    // A machine's name among clients means all that are there.
+    assert_eq!(total(cluster, &format!("file.ops[op=write][client={}]", host[0])), 345.0);
+    assert_eq!(total(cluster, &format!("file.ops[op=write][client!={}]", host[0])), 0.0);
     assert_eq!(values(&query(cluster, "file.ops[op=write][mount]"), "mount"), [first, second]);
     assert_eq!(total(cluster, &format!("file.ops[op=write][mount={first}]")), 300.0);
     let of_host = format!("strip.ops[op=prepare][host={}]", host[0]);

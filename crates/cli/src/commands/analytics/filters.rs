@@ -80,7 +80,13 @@ impl Watch {
         let as_it_is = || vec![text.to_owned()];
         Ok(match dimension {
             "client" if !of_mounts => self.names.sessions_of(text)?,
-            "client" | "process" => (vec![self.member(dimension, text, of_mounts)?], true),
+            "client" => match self.member(dimension, text, of_mounts) {
+                Ok(client) => (vec![client], true),
+                // A machine's name means its clients; no mount is called so, as those are paths. Where servers are clients as well,
+                // which machines may lend their names, it would mean two things.
+                Err(error) => (self.names.clients_on("host", text).map_err(|_| error)?, true),
+            },
+            "process" => (vec![self.member(dimension, text, of_mounts)?], true),
             "peer" => self.names.peer_of(text),
             "file" => (self.files_of(query, text, now, span).await?, true),
             "directory" => (self.files_used(query, dimension, text, now, span).await?, true),
