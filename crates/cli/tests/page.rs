@@ -34,6 +34,8 @@ mod mounts;
 mod odd;
 #[path = "page/print.rs"]
 mod print;
+#[path = "page/process.rs"]
+mod process;
 #[path = "page/sheets.rs"]
 mod sheets;
 #[path = "page/slow.rs"]

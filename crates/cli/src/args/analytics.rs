@@ -1,6 +1,11 @@
 //! `ropewalk analytics` and `ropewalk top`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use base::tunables::parse_duration;
 use clap::{Args, Subcommand};
@@ -56,7 +61,8 @@ pub enum Analytics {
   ropewalk analytics serve                              at http://127.0.0.1:9470/, for whoever is on this machine
   ssh -L 9470:127.0.0.1:9470 admin@n1                   the same from elsewhere, protected by SSH
   ropewalk analytics serve --recording slow.rwhist --speed 10       a recording, as if it were live, on any machine
-  ropewalk analytics password && ropewalk analytics serve --listen 10.0.0.1:9470")]
+  ropewalk analytics password && ropewalk analytics serve --listen 10.0.0.1:9470
+  ropewalk up --analytics                               with the cluster, from now on")]
     Serve(AnalyticsServe),
     /// Draw a new password for the page and show it, once
     #[command(after_help = "Example:\n  ropewalk analytics password --dir /data/rope")]
@@ -73,9 +79,10 @@ pub enum Analytics {
 pub struct AnalyticsServe {
     #[command(flatten)]
     pub dir: Dir,
-    /// Where it can be reached; without a password on a loopback address only. On others it speaks HTTPS
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9470")]
-    pub listen: std::net::SocketAddr,
+    /// Where it can be reached; without a password on a loopback address only. On others it speaks HTTPS [default: where
+    /// `up --analytics` has it, else 127.0.0.1:9470]
+    #[arg(long, value_name = "ADDR", default_value = "", hide_default_value = true)]
+    pub listen: Listen,
     /// Speak HTTPS on a loopback address as well
     #[arg(long)]
     pub tls: bool,
@@ -85,6 +92,60 @@ pub struct AnalyticsServe {
     /// Seconds of the recording that pass in one, from its beginning; 0: all of it is there, and its end is the present
     #[arg(long, default_value_t = 1.0, requires = "recording", value_parser = speed)]
     pub speed: f64,
+}
+
+/// Where the page is, unless told otherwise.
+pub const PAGE_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9470);
+
+/// An address, or nothing: as systemd's unit gives what nobody has set.
+#[derive(Clone, Copy)]
+pub struct Listen(pub Option<SocketAddr>);
+
+impl FromStr for Listen {
+    type Err = std::net::AddrParseError;
+    fn from_str(text: &str) -> Result<Listen, Self::Err> {
+        if text.is_empty() { Ok(Listen(None)) } else { text.parse().map(|addr| Listen(Some(addr))) }
+    }
+}
+
+/// The page as one of the processes of a cluster.
+#[derive(Args)]
+pub struct PageArgs {
+    /// Serve the page of analytics as well: at 127.0.0.1:9470, at this PORT of loopback, or at this ADDRESS:PORT, which wants a
+    /// password if it is not loopback; `off`: no longer. Remembered for the next `up`
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:9470")]
+    pub analytics: Option<PageAt>,
+    /// Draw a password for that page and show it, once; it is asked for on every address
+    #[arg(long, requires = "analytics")]
+    pub analytics_password: bool,
+}
+
+impl PageArgs {
+    /// Where it is to be; nowhere if nothing is said.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.analytics.and_then(|at| at.0)
+    }
+}
+
+/// Where the page is to be; none: nowhere any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageAt(pub Option<SocketAddr>);
+
+impl FromStr for PageAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PageAt, String> {
+        if text == "off" {
+            return Ok(PageAt(None));
+        }
+        let port = || text.parse().map(|port| SocketAddr::new(PAGE_ADDR.ip(), port)).ok();
+        match text.parse().ok().or_else(port) {
+            Some(addr) if addr.port() == 0 => {
+                Err("name a port: it is remembered, and the page is there the next time as well".to_owned())
+            }
+            Some(addr) => Ok(PageAt(Some(addr))),
+            None => Err("write it as 127.0.0.1:9470, 9470 (on loopback), [::1]:9470, or off".to_owned()),
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -343,4 +404,22 @@ pub enum TopView {
     Nodes,
     /// Pdisks
     Pdisks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_on_loopback_unless_an_address_is_named() {
+        let at = |text: &str| text.parse::<PageAt>();
+        assert_eq!(at("off"), Ok(PageAt(None)));
+        assert_eq!(at("9470"), Ok(PageAt(Some(PAGE_ADDR))));
+        for addr in ["10.0.0.1:80", "[::1]:9470"] {
+            assert_eq!(at(addr), Ok(PageAt(addr.parse().ok())));
+        }
+        for wrong in ["0", "127.0.0.1:0", "127.0.0.1", "n1:9470", "70000", ""] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use net::Role;
 
 use super::{
+    analytics::PageArgs,
     common::{self, Dir},
     store::StoreArgs,
 };
@@ -47,6 +48,8 @@ pub struct Init {
     /// Start the processes apart from systemd, also where it runs and has the units
     #[arg(long)]
     pub no_service: bool,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub journal: StoreArgs,
 }

@@ -53,11 +53,14 @@ pub enum Command {
     #[command(after_help = "Examples:
   ropewalk up --dir /data/rope --mount /mnt/rope --detach
   ropewalk up --dir /tmp/r --nodes 6 --pdisks 2 --code 8+2p --block-size 8m --pdisk-size 4g --detach
+  ropewalk up --dir /data/rope --analytics           with its page, at http://127.0.0.1:9470/
+  ropewalk up --dir /data/rope --analytics 10.0.0.1:9470 --analytics-password
   ropewalk up --dir /data/rope                       the cluster of that directory again, until Ctrl-C")]
     Up(Up),
     /// Make the first machine of a cluster of several: the manager and a node
     #[command(after_help = "Examples:
   ropewalk init --name rope --address 10.0.0.1 --pdisk /disks/1 --pdisk /disks/2
+  ropewalk init --address 10.0.0.1 --pdisk /disks/1 --analytics 10.0.0.1:9470 --analytics-password
   ropewalk node token                                on it, for each further machine
   ropewalk join TOKEN --address 10.0.0.2 --pdisk /disks/1          on that machine")]
     Init(Init),

@@ -9,6 +9,7 @@ use base::{ByteSize, CipherList};
 use clap::{Args, ValueHint};
 
 use super::{
+    analytics::PageArgs,
     common::{self, Dir},
     store::StoreArgs,
 };
@@ -58,6 +59,8 @@ pub struct Up {
     /// Remembered, also for systemd's units; processes that run have it when they are started anew
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub page: PageArgs,
     /// Come back when everything serves, instead of staying until Ctrl-C
     #[arg(long)]
     pub detach: bool,

@@ -158,6 +158,7 @@ mod tests {
             mirror_on: None,
             keeps_copy: false,
             metrics: None,
+            analytics: None,
             etcd: None,
             managers: Vec::new(),
             mount: None,

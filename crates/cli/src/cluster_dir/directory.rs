@@ -25,6 +25,8 @@ use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, manager_f
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
+/// What the files of the page of analytics are named by: no node can be called so.
+pub const PAGE: &str = "analytics@page";
 const FORMAT: u32 = 1;
 /// Stands in a directory while a cluster is made there (`claim.rs`).
 pub(super) const MARKER: &str = ".making-cluster";
@@ -77,6 +79,9 @@ pub struct ClusterFile {
     /// Where the first of this machine's processes shows its metrics (`process/metrics.rs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
+    /// Where this machine serves the page of analytics, if it does (`commands/page.rs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analytics: Option<SocketAddr>,
     /// Where the manager's journal is, if not in a file: only on the machine that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdFile>,
@@ -386,6 +391,11 @@ impl ClusterDir {
         managers.chain(nodes).chain(etcd.map(|member| (member.name.clone(), member.addr.into()))).collect()
     }
 
+    /// Their names, and before them that of the page: all processes of this machine but mounts, in the order in which they end.
+    pub fn process_names(&self) -> Vec<String> {
+        [PAGE.to_owned()].into_iter().chain(self.server_names()).collect()
+    }
+
     /// Their names.
     pub fn server_names(&self) -> Vec<String> {
         self.servers().into_iter().map(|(name, _)| name).collect()
@@ -455,6 +465,7 @@ mod tests {
             mirror_on: None,
             keeps_copy: false,
             metrics: None,
+            analytics: Some("127.0.0.1:3".parse().unwrap()),
             etcd: None,
             managers: Vec::new(),
             mount: Some("/mnt/c".into()),

@@ -72,6 +72,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         mirror_on: None,
         keeps_copy: false,
         metrics: None,
+        analytics: args.page.addr(),
         etcd: EtcdFile::asked(&args.journal)?,
         managers: Vec::new(),
         mount: None,

@@ -174,6 +174,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         mirror_on: None,
         keeps_copy: false,
         metrics: args.metrics,
+        analytics: args.page.addr(),
         etcd,
         managers: Vec::new(),
         mount,

@@ -13,13 +13,14 @@ pub mod keys;
 pub mod make;
 pub mod manager_file;
 mod managers;
+pub mod page;
 pub mod renewal;
 pub mod revoked;
 mod secrets;
 
 pub use self::{
     addrs::Addrs,
-    directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
+    directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PAGE, PdiskFile},
     etcd::{EtcdFile, EtcdMember},
     manager_file::{ManagerFile, OwnManager},
     secrets::{Secrets, SecretsReply},

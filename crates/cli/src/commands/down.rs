@@ -1,5 +1,5 @@
-//! `ropewalk down`: unmount (everything is written), then the manager, then the servers, of those that this machine runs. The
-//! manager goes first so that it does not take the servers' end for a failure.
+//! `ropewalk down`: unmount (everything is written), then the page, the manager, and the servers, of those that this machine runs.
+//! The manager goes first so that it does not take the servers' end for a failure.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub fn down(args: &Down) -> Result<()> {
 pub fn left_running(dir: &ClusterDir) -> String {
     let mounts = mounts::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
     let servers =
-        dir.server_names().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
+        dir.process_names().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
     let names: Vec<String> = servers.chain(mounts).collect();
     match names.is_empty() {
         true => format!("nothing of the cluster in {} runs", dir.path.display()),
@@ -56,7 +56,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         }
         output::line(format!("unmounted {}", mountpoint.display()));
     }
-    for name in dir.server_names() {
+    for name in dir.process_names() {
         let file = dir.pid_file(&name);
         let Some(pid) = pid_file::live_pid(&file) else { continue };
         units::end(pid);

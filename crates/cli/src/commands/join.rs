@@ -27,7 +27,7 @@ use crate::{
         Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, ManagerFile, NodeFile, access, host, init,
         keys, make, manager_file,
     },
-    commands::{members::SquashRow, pdisks, up},
+    commands::{members::SquashRow, page, pdisks, up},
     interrupt,
     link::{self, Link},
     output,
@@ -48,7 +48,10 @@ const TOKEN_LEN_MAX: u64 = 4096;
 /// `ropewalk init`.
 pub fn init(args: &Init) -> Result<()> {
     interrupt::catch()?;
+    let held = page::check(&args.page, None)?;
     let dir = init::init(args)?;
+    drop(held);
+    page::draw(&dir, &args.page)?;
     up::start(&dir, args.no_service)?;
     output::line(format!(
         "cluster {} is up: the manager, and node {}",
@@ -59,7 +62,7 @@ pub fn init(args: &Init) -> Result<()> {
     output::line(format!(
         "then: ropewalk pool create --dir {place} data --code 4+2p --block-size 4m; ropewalk fs create --dir {place} fs1 --pool data"
     ));
-    Ok(())
+    page::begin(&dir, args.no_service)
 }
 
 #[derive(Serialize)]
@@ -461,6 +464,7 @@ fn keep(
         mirror_on: None,
         keeps_copy: keys.is_some() && etcd.is_none(),
         metrics: None,
+        analytics: None,
         etcd,
         managers: Vec::new(),
         mount: None,

@@ -29,6 +29,7 @@ mod net_status;
 mod netperf;
 mod node_set;
 mod nodes;
+mod page;
 mod pagepool;
 mod pdisk_bench;
 mod pdisk_tools;

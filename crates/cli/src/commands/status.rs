@@ -7,11 +7,11 @@ use wire::{admin::AdminRequest, map::PdiskState, mgr::ClusterReport};
 use super::{
     ask::{Census, Process},
     listing::{PdiskRow, add_catch_up, group_health, pdisk_rows},
-    managers,
+    managers, page,
 };
 use crate::{
     args::Listing,
-    cluster_dir::ClusterDir,
+    cluster_dir::{ClusterDir, PAGE},
     link::{self, Link},
     output,
     process::pid_file,
@@ -51,7 +51,7 @@ pub fn status(listing: &Listing) -> Result<()> {
         let managers = managers::remarks(&managers::look(&census, &answers));
         let Census { processes, report } = census;
         let processes = processes.into_iter().zip(answers).map(|(p, status)| process_row(&dir, p, status));
-        let processes: Vec<ProcessRow> = processes.collect();
+        let processes: Vec<ProcessRow> = processes.chain(page_row(&dir).await).collect();
         match report {
             Ok(report) => Ok((gather_status(&link, report, processes, managers).await, Ok(()))),
             Err(error) => Ok((status_without_manager(&dir, processes, managers), Err(error))),
@@ -96,12 +96,22 @@ fn process_row(dir: &ClusterDir, process: Process, status: Option<serde_json::Va
     ProcessRow { address: process.address(), name: process.name, role: process.role, pid, status }
 }
 
+/// The page of this machine, if it is to be there. It has no statistics: of it is said where it is.
+async fn page_row(dir: &ClusterDir) -> Option<ProcessRow> {
+    let at = dir.file.analytics?;
+    let pid = pid_file::live_pid(&dir.pid_file(PAGE));
+    let answers = pid.is_some() && page::answers(at).await;
+    let status = answers.then(|| serde_json::json!({ "pid": pid, "listens": at }));
+    Some(ProcessRow { name: "analytics".to_owned(), role: "page", address: at.to_string(), pid, status })
+}
+
 /// For a sentence; `several`: there are several managers.
 fn called(process: &ProcessRow, several: bool) -> String {
     match process.role {
         "manager" if several => format!("manager {}", process.name),
         "manager" => "the manager".to_owned(),
         "nsd" => format!("the server of node {}", process.name),
+        "page" => "the page of analytics".to_owned(),
         _ => format!("mount {}", process.name),
     }
 }

@@ -21,7 +21,7 @@ use wire::{
 use crate::{
     args::Up,
     cluster_dir::{Addrs, ClusterDir, NodeFile, make},
-    commands::{down, mount},
+    commands::{down, mount, page},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
@@ -40,23 +40,32 @@ pub fn up(args: &Up) -> Result<()> {
     let dir = match ClusterDir::open_if_made(&path)? {
         Some(mut dir) => {
             check_same(&dir, args)?;
+            page::check(&args.page, Some(&dir))?;
             make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
             remember_metrics(&mut dir, args)?;
+            page::remember(&mut dir, &args.page)?;
             dir
         }
-        None => make::make(&path, args)?,
+        None => {
+            let _held = page::check(&args.page, None)?;
+            make::make(&path, args)?
+        }
     };
+    page::draw(&dir, &args.page)?;
     let mut started = Started::new(args.no_service);
-    if let Err(error) = bring_up(&dir, args, &mut started) {
-        // Ended here, so that what is said then is true.
-        drop(started);
-        return Err(if error.is::<Interrupted>() {
-            Interrupted(down::left_running(&dir)).into()
-        } else {
-            error
-        });
-    }
+    let page = match bring_up(&dir, args, &mut started) {
+        Ok(page) => page,
+        Err(error) => {
+            // Ended here, so that what is said then is true.
+            drop(started);
+            return Err(if error.is::<Interrupted>() {
+                Interrupted(down::left_running(&dir)).into()
+            } else {
+                error
+            });
+        }
+    };
     output::line(format!(
         "cluster {} is up{} {} nodes, {} pdisks of {} in all",
         dir.file.name,
@@ -72,7 +81,10 @@ pub fn up(args: &Up) -> Result<()> {
     if args.detach || started.has_services() {
         started.begun.clear();
         output::line(format!("stop it with: ropewalk down --dir {}", dir.path.display()));
-        return Ok(());
+        return page;
+    }
+    if let Err(error) = page {
+        output::note(&format!("{error:#}"));
     }
     output::line("Ctrl-C stops it");
     while !interrupt::asked() {
@@ -93,8 +105,8 @@ pub fn start(dir: &ClusterDir, no_service: bool) -> Result<()> {
     Ok(())
 }
 
-/// Starts what does not run yet, and mounts.
-fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
+/// Starts what does not run yet, and mounts. Returned is what became of the page, for which nothing else is ended.
+fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<Result<()>> {
     serve_all(dir, started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
@@ -113,7 +125,10 @@ fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
             output::line(format!("fs1 is mounted on {}", mountpoint.display()));
         }
     }
-    Ok(())
+    match page::begin(dir, args.no_service) {
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        page => Ok(page),
+    }
 }
 
 /// A process that was started here.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::control;
 use crate::{
-    cluster_dir::{ClusterDir, access},
+    cluster_dir::{ClusterDir, PAGE, access},
     output,
 };
 
@@ -21,6 +21,7 @@ use crate::{
 pub const MOUNT: &str = "ropewalk-mount@";
 const MANAGER: &str = "ropewalk-manager.service";
 const SERVER: &str = "ropewalk-server@";
+const ANALYTICS: &str = "ropewalk-analytics.service";
 
 /// Where units stand, as systemd looks for them.
 const PLACES: [&str; 4] =
@@ -33,6 +34,8 @@ const LINES: &str = "50";
 const PROGRAM: &str = "/usr/bin/ropewalk";
 /// What names the directory in a unit's environment.
 const DIR_VARIABLE: &str = "ROPEWALK_DIR=";
+/// What can say in the environment of the page's unit where that is to be.
+const LISTEN_VARIABLE: &str = "LISTEN=";
 
 /// Whether systemd runs here, has this template, which starts this program, and does what this user says.
 pub fn are_here(template: &str) -> bool {
@@ -43,10 +46,11 @@ pub fn are_here(template: &str) -> bool {
         && std::env::current_exe().is_ok_and(|program| program == Path::new(PROGRAM))
 }
 
-/// The unit of a process of the cluster in `dir`, the manager or a node; none where it would not be that one's.
+/// The unit of a process of the cluster in `dir`: the manager, a node or the page; none where it would not be that one's.
 pub fn of_process(dir: &Path, name: &str) -> Option<String> {
     let unit = match name {
         "manager" => MANAGER.to_owned(),
+        PAGE => ANALYTICS.to_owned(),
         // A further one on this machine, or a member of etcd: for trying only.
         name if name.contains('@') => return None,
         node => format!("{SERVER}{node}.service"),
@@ -56,8 +60,16 @@ pub fn of_process(dir: &Path, name: &str) -> Option<String> {
         return None;
     }
     let environment = shown("Environment", &unit).ok()?;
-    let named = environment.split_whitespace().rev().find_map(|word| word.strip_prefix(DIR_VARIABLE))?;
-    (Path::new(named) == dir).then_some(unit)
+    let named =
+        |variable: &str| environment.split_whitespace().rev().find_map(|word| word.strip_prefix(variable));
+    // A page for which that is set is there, whatever `cluster.toml` says.
+    let is_elsewhere = name == PAGE && named(LISTEN_VARIABLE).is_some_and(|at| !at.is_empty());
+    (Path::new(named(DIR_VARIABLE)?) == dir && !is_elsewhere).then_some(unit)
+}
+
+/// Whether its process runs.
+pub fn is_active(unit: &str) -> bool {
+    shown("ActiveState", unit).is_ok_and(|state| state.trim() == "active")
 }
 
 /// Has systemd start a unit, now and whenever the machine starts. Comes back before it serves.
@@ -106,7 +118,8 @@ fn unit_of(pid: u32) -> Option<String> {
 /// `HIERARCHY:CONTROLLERS:/system.slice/NAME.service`.
 fn ours(group: &str) -> Option<String> {
     let unit = group.rsplit('/').next()?;
-    let is = unit == MANAGER || [SERVER, MOUNT].iter().any(|template| unit.starts_with(template));
+    let is = [MANAGER, ANALYTICS].contains(&unit)
+        || [SERVER, MOUNT].iter().any(|template| unit.starts_with(template));
     (is && unit.ends_with(".service")).then(|| unit.to_owned())
 }
 
@@ -213,6 +226,7 @@ mod tests {
         let server =
             "1:name=systemd:/system.slice/system-ropewalk\\x2dserver.slice/ropewalk-server@n-1.service";
         assert_eq!(ours(server).as_deref(), Some("ropewalk-server@n-1.service"));
+        assert_eq!(ours("0::/system.slice/ropewalk-analytics.service").as_deref(), Some(ANALYTICS));
         assert_eq!(ours("0::/user.slice/user-0.slice/session-1.scope"), None);
         assert_eq!(ours("0::/system.slice/ropewalk-backup.service"), None);
         assert_eq!(unit_of(std::process::id()), None);

@@ -1,6 +1,6 @@
 //! Who may look: by name and method, by password, by certificate.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use super::{
     attacks,
@@ -59,21 +59,24 @@ fn a_page_for_others_wants_a_password() {
 const FOR_OPENSSL: &str = "{ printf '\\060\\056\\002\\001\\000\\060\\005\\006\\003\\053\\145\\160\\004\\042\\004\\040'; \
      grep -v -- '---' \"$0\" | base64 -d | tail -c +17 | head -c 32; } | openssl pkey -inform DER -out \"$1\"";
 
+/// What the page answers over TLS.
+pub fn by_curl(authority: &Path, port: u16, options: &[&str]) -> String {
+    let output = Command::new("curl")
+        .args(["-s", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"])
+        .arg(authority)
+        .args(options)
+        .arg(format!("https://127.0.0.1:{port}/api/statistics"))
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Encrypted, by a certificate that is the page's own; let in are who has the password, and who shows a certificate of the
 /// cluster that may give commands, as long as it is not shut out.
 fn by_tls(cluster: &Cluster, dir: &str, password: &str) {
     let (_page, port) = serve_with(dir, &["--tls"]);
     let authority = cluster.dir().join("keys/page.crt");
-    let curl = |options: &[&str]| {
-        let output = Command::new("curl")
-            .args(["-s", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"])
-            .arg(&authority)
-            .args(options)
-            .arg(format!("https://127.0.0.1:{port}/api/statistics"))
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let curl = |options: &[&str]| by_curl(&authority, port, options);
     assert_eq!(curl(&[]), "401");
     assert_eq!(curl(&["-u", &format!("me:{password}")]), "200");
     // Who speaks no TLS holds up nobody.

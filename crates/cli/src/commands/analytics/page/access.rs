@@ -3,9 +3,9 @@
 //! certificate of the cluster that may give commands.
 //! The password is drawn, 128 bits of it; what is kept is its hash.
 
-use std::{fs, io::Write, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use axum::{
     extract::{ConnectInfo, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -20,12 +20,10 @@ use wire::hello::Role;
 use super::{asking::Asking, listener::Shown};
 use crate::{
     args::Dir,
-    cluster_dir::{access, make::random},
+    cluster_dir::page::{self, Hash},
     output,
 };
 
-/// In the cluster's directory.
-const FILE: &str = "analytics.password";
 /// Who comes with a wrong password waits so long for the answer ...
 const WRONG_DELAY: Duration = Duration::from_millis(500);
 /// ... and so many may wait; the others are sent away.
@@ -44,8 +42,6 @@ const HEADERS: [(header::HeaderName, &str); 6] = [
     (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
-
-type Hash = [u8; 32];
 
 /// The rule of one page.
 pub struct Access {
@@ -71,44 +67,13 @@ impl Access {
     }
 }
 
-/// The hash that is kept, if there is one.
-pub fn read(dir: &Path) -> Result<Option<Hash>> {
-    let path = dir.join(FILE);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-    };
-    let digits = text.trim();
-    let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
-    let hash: Option<Vec<u8>> = (0..32).map(byte).collect();
-    match hash.and_then(|hash| Hash::try_from(hash).ok()).filter(|_| digits.len() == 64) {
-        Some(hash) => Ok(Some(hash)),
-        None => bail!("{} is damaged; make another: ropewalk analytics password", path.display()),
-    }
-}
-
 /// `ropewalk analytics password`: draws one, shows it once, keeps its hash.
 pub fn password(dir: &Dir) -> Result<()> {
-    let dir = dir.open()?;
-    let password = hex(&random::<16>()?);
-    let (path, new) = (dir.path.join(FILE), dir.path.join(format!("{FILE}.new")));
-    let write = || -> std::io::Result<()> {
-        let mut file = access::options().write(true).create(true).truncate(true).open(&new)?;
-        file.write_all(format!("{}\n", hex(&Sha256::digest(&password))).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)
-    };
-    write().with_context(|| format!("write {}", path.display()))?;
-    output::line(&password);
+    output::line(page::draw_password(&dir.open()?.path)?);
     output::note(
         "shown this once; any user name goes with it. A page that runs asks for it once it is started anew",
     );
     Ok(())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The password of a request (RFC 7617), whoever says it.

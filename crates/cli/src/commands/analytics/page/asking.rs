@@ -70,18 +70,22 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Finds out who there is.
-    pub async fn begin(place: Place, sheets: Option<PathBuf>) -> Result<Asking> {
-        let asking = Asking {
+    /// Of this place, where nobody was asked yet.
+    pub fn new(place: Place, sheets: Option<PathBuf>) -> Asking {
+        Asking {
             place,
             sheets,
             seats: Mutex::default(),
             turns: Semaphore::new(ASKED_MAX),
             live: Arc::new(Semaphore::new(PAGES_MAX)),
-        };
-        let seat = asking.seat().await?;
-        asking.seats.lock().push(seat);
-        Ok(asking)
+        }
+    }
+
+    /// Finds out who there is.
+    pub async fn look(&self) -> Result<()> {
+        let seat = self.seat().await?;
+        self.seats.lock().push(seat);
+        Ok(())
     }
 
     async fn seat(&self) -> Result<Seat> {

@@ -1,5 +1,6 @@
 //! `ropewalk analytics serve`: the page, in a process of its own, which asks the cluster as any command does. So a fault
-//! of the page, or who misuses it, touches no process that holds data, and it runs wherever a command can.
+//! of the page, or who misuses it, touches no process that holds data, and it runs wherever a command can. At the address that
+//! `cluster.toml` remembers it is one of the cluster's processes, which `up` begins and `down` ends.
 //! Read-only: there is GET and nothing else. Everything it shows is in the binary.
 
 mod access;
@@ -23,7 +24,12 @@ use self::{
     listener::{Listener, Shown},
 };
 use super::ask::read;
-use crate::{args::AnalyticsServe, cluster_dir::renewal, link, output, process::stop::Stop};
+use crate::{
+    args::{AnalyticsServe, PAGE_ADDR},
+    cluster_dir::{PAGE, access::close_what_is_made, page, renewal},
+    link, output,
+    process::{presence::Presence, stop::Stop},
+};
 
 /// A file of the page: its path, its kind, its bytes.
 type Asset = (&'static str, &'static str, &'static str);
@@ -62,7 +68,7 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
         None => Some(args.dir.open()?),
     };
     let sheets = dir.as_ref().map(|dir| dir.path.clone());
-    let hash = sheets.as_ref().map_or(Ok(None), |dir| access::read(dir))?;
+    let hash = sheets.as_ref().map_or(Ok(None), |dir| page::password(dir))?;
     let place = match (&args.recording, dir) {
         (None, Some(dir)) => Place::Cluster(Box::new(dir)),
         (None, None) => bail!("neither a cluster nor a recording is given"),
@@ -70,15 +76,27 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
             Place::Recording { recording: read(file)?, speed: args.speed, begun: Instant::now() }
         }
     };
-    if !args.listen.ip().is_loopback() && hash.is_none() {
+    let remembered = match &place {
+        Place::Cluster(dir) => dir.file.analytics,
+        Place::Recording { .. } => None,
+    };
+    let listen = args.listen.0.or(remembered).unwrap_or(PAGE_ADDR);
+    if !listen.ip().is_loopback() && hash.is_none() {
         bail!(
-            "--listen {}: whoever reaches it would see who does what; make a password first: ropewalk analytics password",
-            args.listen
+            "--listen {listen}: whoever reaches it would see who does what; make a password first: ropewalk analytics password"
         );
     }
     link::run(async {
-        let listener =
-            listener::bind(args.listen).with_context(|| format!("--listen {}: listen", args.listen))?;
+        // Before its pid file is there, which a signal that nobody listens for would leave.
+        let mut stop = Stop::listen()?;
+        let presence = match &place {
+            Place::Cluster(dir) if remembered == Some(listen) => {
+                close_what_is_made();
+                Some(Presence::claim(dir, PAGE)?)
+            }
+            _ => None,
+        };
+        let listener = listener::bind(listen).with_context(|| format!("--listen {listen}: listen"))?;
         let addr = listener.local_addr().context("the page's address")?;
         let (mut tls, mut known) = (None, None);
         if let Place::Cluster(dir) = &place
@@ -89,17 +107,23 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
             (tls, known) = (Some(acceptor), Some(fingerprint));
         }
         if tls.is_none() && (args.tls || !addr.ip().is_loopback()) {
-            bail!("--listen {}: a recording is shown on a loopback address, without TLS", args.listen);
+            bail!("--listen {listen}: a recording is shown on a loopback address, without TLS");
         }
-        // Who cannot be asked is told here, not in the page.
-        let asking = Arc::new(Asking::begin(place, sheets).await?);
+        let asking = Arc::new(Asking::new(place, sheets));
+        match (stop.before(asking.look()).await, &presence) {
+            (None, _) => return Ok(()),
+            // As the other processes of the cluster it waits for the manager: until then the page says why it shows nothing.
+            (Some(Err(error)), Some(_)) => tracing::error!("{error:#}"),
+            // Who cannot be asked is told here, not in the page.
+            (Some(asked), _) => asked?,
+        }
         let access = Arc::new(Access::new(hash, Some(Arc::clone(&asking))));
-        let mut stop = Stop::listen()?;
-        output::line(format!("http{}://{addr}/", if tls.is_some() { "s" } else { "" }));
+        output::line(page::url(addr, tls.is_some()));
         if let Some(fingerprint) = known {
-            output::note(&format!(
-                "its certificate is its own: SHA-256 {fingerprint}, as the browser shows it"
-            ));
+            output::note(&page::told(fingerprint));
+        }
+        if let Some(presence) = &presence {
+            presence.ready()?;
         }
         let service = router(asking, access).into_make_service_with_connect_info::<Shown>();
         tokio::select! {
