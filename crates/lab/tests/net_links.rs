@@ -66,6 +66,28 @@ impl Pair {
         Pair { server, client, addrs, runtimes, bed }
     }
 
+    /// One whose connections are placed on all links, both ways. One placement of 2,000 meets a link with none of those it tries
+    /// (`MISSED_MAX` of `net`), and leaves it unused: then there are others.
+    fn placed(links: u8, new: impl Fn() -> Pair) -> Pair {
+        for _ in 0..5 {
+            let pair = new();
+            let load = pair.load(WRITE);
+            pair.until("placed", |peer| peer.rails.iter().any(|r| r.placement.is_some()));
+            load.end(&pair);
+            if pair.uses(links) {
+                return pair;
+            }
+        }
+        panic!("no placement of five has met {links} links");
+    }
+
+    /// Whether its placement has met so many links in each direction.
+    fn uses(&self, links: u8) -> bool {
+        let placement = self.status().rails[0].placement.clone().unwrap();
+        println!("{placement:?}; seed {}", self.bed.spec.seed);
+        (placement.links_out, placement.links_back) == (links.into(), links.into())
+    }
+
     /// Calls without pause; a failure ends the test when the load is stopped.
     fn load(&self, op: u8) -> Load {
         let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -173,9 +195,10 @@ fn are_equal(bytes: &[u64]) -> bool {
 #[test]
 fn connections_take_all_links_in_both_directions() {
     for (links, conns, routed) in [(2, 2, false), (4, 4, false), (2, 2, true), (3, 6, false)] {
-        let spec = Spec { links, routed, rate: BitRate(400_000_000), ..Spec::default() };
-        let what = format!("{links} links, {conns} connections, routed {routed}, seed {}", spec.seed);
-        let pair = Pair::new(spec, conns);
+        let spec = || Spec { links, routed, rate: BitRate(400_000_000), ..Spec::default() };
+        let pair = Pair::placed(links, || Pair::new(spec(), conns));
+        let seed = pair.bed.spec.seed;
+        let what = format!("{links} links, {conns} connections, routed {routed}, seed {seed}");
         for op in [WRITE, READ] {
             let load = pair.load(op);
             load.more(20);
@@ -185,8 +208,7 @@ fn connections_take_all_links_in_both_directions() {
             });
             load.end(&pair);
         }
-        let placement = pair.status().rails[0].placement.clone().unwrap();
-        assert_eq!((placement.links_out, placement.links_back), (links.into(), links.into()), "{what}");
+        assert!(pair.uses(links), "{what}");
     }
 }
 
@@ -207,16 +229,22 @@ fn where_connections_cannot_help_it_says_why() {
 
 #[test]
 fn a_growing_group_is_placed_anew_under_load() {
-    let pair = Pair::new(Spec { links: 2, rate: BitRate(400_000_000), ..Spec::default() }, 1);
+    let grown = || {
+        let pair = Pair::new(Spec { links: 2, rate: BitRate(400_000_000), ..Spec::default() }, 1);
+        let load = pair.load(WRITE);
+        load.more(20);
+        assert!(pair.status().rails[0].placement.is_none(), "one connection is not placed");
+        pair.client.set_conns_max(2).unwrap();
+        let active = |c: &&net::ConnStatus| c.lane == Lane::Bulk && c.state == net::ConnState::Active;
+        pair.until("two, placed", |peer| {
+            let bulk: Vec<_> = peer.connections.iter().filter(active).collect();
+            bulk.len() == 2 && bulk.iter().all(|c| c.path.is_some())
+        });
+        load.end(&pair);
+        pair
+    };
+    let pair = Pair::placed(2, grown);
     let load = pair.load(WRITE);
-    load.more(20);
-    assert!(pair.status().rails[0].placement.is_none(), "one connection is not placed");
-    pair.client.set_conns_max(2).unwrap();
-    let active = |c: &&net::ConnStatus| c.lane == Lane::Bulk && c.state == net::ConnState::Active;
-    pair.until("two, placed", |peer| {
-        let bulk: Vec<_> = peer.connections.iter().filter(active).collect();
-        bulk.len() == 2 && bulk.iter().all(|c| c.path.is_some())
-    });
     load.more(40);
     until_equal(&pair, "after growing", || pair.shares(&load, 200).iter().map(|s| s.0).collect());
     load.end(&pair);
@@ -234,9 +262,8 @@ fn the_number_of_connections_is_found_by_measuring() {
 #[test]
 fn a_link_of_several_is_lost_and_returns_and_no_request_fails() {
     for state in [LinkState::Down, LinkState::Cut] {
-        let pair = Pair::new(Spec { rate: BitRate(300_000_000), ..Spec::default() }, 2);
+        let pair = Pair::placed(2, || Pair::new(Spec { rate: BitRate(300_000_000), ..Spec::default() }, 2));
         let load = pair.load(WRITE);
-        pair.until("placed", |peer| peer.rails.iter().any(|r| r.placement.is_some()));
         load.more(40);
         let host = pair.bed.hosts[0].name.clone();
         pair.bed.set_link(&host, 1, state).unwrap();
