@@ -184,4 +184,5 @@ def main():
         local.stop()
 
 
-main()
+if __name__ == "__main__":
+    main()
