@@ -326,3 +326,78 @@ fn a_directory_held_open_is_never_listed_from_an_old_time() {
         }
     }
 }
+
+/// Whoever goes through a directory by a descriptor of it asks only the kernel whether he may, which keeps the attributes of directories; the
+/// other mount, or his own, closes it to him.
+#[test]
+fn a_directory_that_was_just_closed_lets_nobody_through() {
+    let mounts = two();
+    let script = r#"
+import os, sys
+here, there = sys.argv[1:]
+os.makedirs(here + "/walked/in")
+def walks(way):
+    """Whether another user gets through, several times: what is asked for often is kept."""
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        may = set()
+        for _ in range(12):
+            try:
+                os.stat("in", dir_fd=way)
+                may.add(True)
+            except PermissionError:
+                may.add(False)
+        os._exit(len(may) * 2 + (True in may))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+way = os.open(here + "/walked", os.O_PATH | os.O_DIRECTORY)
+for turn in range(30):
+    changer = (there, here)[turn % 3 == 2]
+    os.chmod(changer + "/walked", 0o755)
+    assert walks(way) == 3, (turn, "is kept out of what is open to him")
+    os.chmod(changer + "/walked", 0o700)
+    assert walks(way) == 2, (turn, "goes through what is closed")
+"#;
+    python(script, &[&mounts.all[0], &mounts.all[1]]);
+}
+
+/// Attributes of a directory by a descriptor of it, and so as the kernel keeps them, after names were made and removed in it by the other mount or
+/// by this one; then by this one while others on it look at the directory.
+#[test]
+fn attributes_of_a_directory_are_new_as_soon_as_it_is_changed() {
+    let mounts = two();
+    let script = r#"
+import os, signal, sys
+here, there = sys.argv[1:]
+os.mkdir(here + "/seen")
+seen = os.open(here + "/seen", os.O_RDONLY)
+def shown(stat):
+    return stat.st_nlink, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_mode
+def change(turn, changer):
+    before = os.fstat(seen)
+    path = f"{changer}/seen/{turn // 2}"
+    os.rmdir(path) if turn % 2 else os.mkdir(path)
+    now = os.fstat(seen)
+    assert now.st_nlink == before.st_nlink + (-1 if turn % 2 else 1), (turn, shown(before), shown(now))
+    assert now.st_mtime_ns > before.st_mtime_ns, (turn, shown(before), shown(now))
+    return now
+for turn in range(60):
+    # What is asked for often is kept.
+    assert len({shown(os.fstat(seen)) for _ in range(12)}) == 1
+    now = change(turn, (there, here)[turn % 3 == 2])
+    assert shown(now) == shown(os.stat(there + "/seen")), turn
+lookers = []
+for _ in range(3):
+    lookers.append(os.fork())
+    while not lookers[-1]:
+        os.stat(here + "/seen")
+try:
+    for turn in range(1000):
+        change(turn, here)
+finally:
+    for looker in lookers:
+        os.kill(looker, signal.SIGKILL)
+        os.waitpid(looker, 0)
+"#;
+    python(script, &[&mounts.all[0], &mounts.all[1]]);
+}

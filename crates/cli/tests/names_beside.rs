@@ -9,7 +9,8 @@ mod mounts;
 
 use std::{
     fs::{self, File},
-    io::{ErrorKind, Result, Write},
+    io::{ErrorKind, Read, Result, Write},
+    net::TcpStream,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -17,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-use common::{Random, ok, seed, until};
+use common::{Random, free_ports, ok, seed, until};
 use mounts::Mounts;
 
 /// Names of each directory, itself included.
@@ -189,6 +190,40 @@ fn each_makes_names_ahead_in_a_directory_of_its_own() {
         let round = mounts.at(1 - at, &format!("{}/round2", own(at)));
         assert_eq!(fs::read_dir(round).unwrap().count() as u64, COUNT);
     }
+}
+
+/// Requests of FUSE that a mount has answered so far, by operation.
+fn requests(metrics: &str, op: &str) -> u64 {
+    let (mut stream, mut text) = (TcpStream::connect(metrics).unwrap(), String::new());
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    let op = format!("op=\"{op}\"");
+    let of = |line: &&str| line.starts_with("ropewalk_file_op_seconds_count{") && line.contains(&op);
+    text.lines().filter(of).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Beside others the kernel keeps no names, and asks for each on a path; for the attributes of each directory on it, and of the last one twice, it
+/// would ask as well.
+#[test]
+fn directories_on_a_path_are_not_asked_for_one_by_one() {
+    const COUNT: u64 = 400;
+    let (mounts, port) = (beside(), free_ports());
+    let (metrics, path) = (format!("127.0.0.1:{port}"), mounts.all[0].to_str().unwrap());
+    ok(&["umount", path]);
+    let dir = mounts.cluster.dir();
+    ok(&["mount", "--dir", dir.to_str().unwrap(), "--metrics", &metrics, "--names", "ahead", "fs1", path]);
+    let dir = mounts.at(0, &format!("{}/a/b/c", own(0)));
+    fs::create_dir_all(&dir).unwrap();
+    let make = |i: u64| drop(File::create_new(dir.join(i.to_string())).unwrap());
+    (0..20).for_each(make);
+    let counted = |count| until("what was made is counted", || requests(&metrics, "create") >= count);
+    counted(20);
+    let before = requests(&metrics, "getattr");
+    (20..20 + COUNT).for_each(make);
+    counted(20 + COUNT);
+    let asked = requests(&metrics, "getattr") - before;
+    println!("{COUNT} names made: {asked} questions for attributes");
+    assert!(asked < 2 * COUNT, "{COUNT} names made: {asked} questions for attributes");
 }
 
 /// Two that take turns in one directory soon ask for it no more; without that each turn would cost a few messages more.

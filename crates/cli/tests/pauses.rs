@@ -8,9 +8,9 @@ mod common;
 mod mounts;
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     thread::{Scope, scope, sleep},
     time::Duration,
@@ -161,6 +161,33 @@ fn a_mount_that_was_stopped_goes_on_or_says_that_it_lost_its_session() {
     );
     assert_eq!(fs::read(mounts.at(0, "f")).unwrap(), pattern(4, 300_000));
     assert_eq!(ended(&mounts.cluster).len(), 1, "one, and once");
+}
+
+/// What a kernel has of directories counts no longer than the lease of its mount: that one cannot tell it meanwhile.
+#[test]
+fn the_kernel_of_a_mount_that_was_stopped_believes_nothing_from_before() {
+    let mounts = two_mounts(Mounts::memory());
+    fs::create_dir(mounts.at(0, "d")).unwrap();
+    let dir = fs::File::open(mounts.at(1, "d")).unwrap();
+    let mode = || dir.metadata().map(|found| found.mode() & 0o777);
+    fs::set_permissions(mounts.at(0, "d"), Permissions::from_mode(0o755)).unwrap();
+    // What is asked for often is kept.
+    (0..12).for_each(|_| assert_eq!(mode().unwrap(), 0o755));
+    let mount = mounts.process(1);
+    processes::signal(mount, Signal::STOP);
+    scope(|scope| {
+        fs::set_permissions(mounts.at(0, "d"), Permissions::from_mode(0o700)).unwrap();
+        // It waits for the mount, or would have an answer by then.
+        let asked = scope.spawn(mode);
+        for _ in 0..100 {
+            if !asked.is_finished() {
+                sleep(Duration::from_millis(10));
+            }
+        }
+        kill_process(mount, Signal::CONT).unwrap();
+        // Its session may have been ended.
+        assert_ne!(asked.join().unwrap().ok(), Some(0o755));
+    });
 }
 
 const HANGING: [&str; 10] =

@@ -196,7 +196,12 @@ impl Calls {
 
     /// Whether the session's lease holds: what is cached may be used.
     pub fn lease_valid(&self) -> bool {
-        self.manager.lease_valid()
+        !self.lease_left().is_zero()
+    }
+
+    /// How long it holds, if it is not renewed.
+    pub fn lease_left(&self) -> Duration {
+        self.manager.lease_left()
     }
 
     /// A question.

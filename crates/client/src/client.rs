@@ -4,7 +4,11 @@
 //! them, and each call as a whole ([`crate::waits`]), ends after the client's deadline without progress, with `EIO`
 //! and an event. A change that the manager has not answered by then goes on ([`crate::changes`]).
 
-use std::{pin::pin, sync::Arc, time::Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::{BufPool, InodeNo};
 use bytes::Bytes;
@@ -93,6 +97,10 @@ impl Client {
     /// Whether the handle was opened while others had the file system mounted.
     pub fn is_shared(&self, handle: Handle) -> bool {
         self.core.file(handle).is_ok_and(|file| file.shared)
+    }
+    /// How long the kernel, which is about to be told these attributes, may believe them: until [`KernelCache::drop_attr`] takes them away.
+    pub fn attr_ttl(&self, attr: &Attr) -> Duration {
+        self.core.attr_ttl(attr)
     }
     /// The session.
     pub fn session(&self) -> &SessionInfo {

@@ -316,8 +316,8 @@ struct MemberCalls {
 const CALL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Manager for MemberCalls {
-    fn lease_valid(&self) -> bool {
-        self.membership.lease_valid()
+    fn lease_left(&self) -> Duration {
+        self.membership.lease_left()
     }
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {

@@ -1,7 +1,11 @@
 //! What the client stands on: the manager, and blocks of files stored as stripes. As traits, so that the
 //! same client runs over the network, over an in-process manager, and under a simulation.
 
-use std::{future::Future, pin::Pin, time::Instant};
+use std::{
+    future::Future,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId, Version};
 use stripe::{BlockMeta, BlockRead, WriteStripe};
@@ -21,9 +25,9 @@ pub trait Manager: Send + Sync {
     /// One request, one answer.
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>>;
 
-    /// Whether the session's lease holds: without it others may have been given what is cached here.
-    fn lease_valid(&self) -> bool {
-        true
+    /// How long the session's lease holds: without it others may have been given what is cached here.
+    fn lease_left(&self) -> Duration {
+        Duration::MAX
     }
 }
 

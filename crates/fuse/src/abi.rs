@@ -137,6 +137,9 @@ pub const URING_PAYLOAD_MIN: usize = 8192;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// The protocol version that has it.
 pub const INC_EPOCH_MINOR: u32 = 44;
+/// From here on (Linux 5.10) the kernel surely believes nothing of an answer that was under way while it was told to drop attributes: it does since
+/// 5.8, which has the version before.
+pub const INVAL_COUNTED_MINOR: u32 = 32;
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;
 

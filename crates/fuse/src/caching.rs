@@ -11,6 +11,9 @@ pub struct Caching {
     pub entry_ttl: Duration,
     /// How long attributes may be believed.
     pub attr_ttl: Duration,
+    /// Where that is nothing, the file system below says it of each answer to a question about them
+    /// ([`Calls::attr_ttl`](crate::calls::Calls::attr_ttl)).
+    pub attr_by_token: bool,
     /// Pages stay when a file is closed and opened again.
     pub keep_pages: bool,
     /// Who finds the end of the file for O_APPEND. False: the kernel, by the size it knows, through its
@@ -31,17 +34,19 @@ impl Caching {
     pub const EXCLUSIVE: Caching = Caching {
         entry_ttl: Duration::from_secs(24 * 3600),
         attr_ttl: Duration::from_secs(24 * 3600),
+        attr_by_token: true,
         keep_pages: true,
         client_appends: false,
         direct_writes: false,
         parallel_durable: true,
     };
-    /// Others change it as well; pages of open files are good until the client has them dropped.
-    pub const SHARED: Caching = Caching { direct_writes: true, ..Caching::UNCACHED };
+    /// Others change it as well; pages of open files, and attributes of directories, are good until the client has them dropped.
+    pub const SHARED: Caching = Caching { direct_writes: true, attr_by_token: true, ..Caching::UNCACHED };
     /// Others change it as well, and nobody tells the kernel: it asks every time.
     pub const UNCACHED: Caching = Caching {
         entry_ttl: Duration::ZERO,
         attr_ttl: Duration::ZERO,
+        attr_by_token: false,
         keep_pages: false,
         client_appends: true,
         direct_writes: false,

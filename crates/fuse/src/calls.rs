@@ -2,7 +2,11 @@
 //! transport something simpler.
 //! Every call is answered or fails within the file system's own deadline; the mount adds none.
 
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::InodeNo;
 use bytes::Bytes;
@@ -185,6 +189,12 @@ pub trait Calls: Send + Sync + 'static {
     fn sync_until(&self, deadline: Instant) -> impl Answer<()> {
         let _ = deadline;
         self.sync_all()
+    }
+    /// How long the kernel, which is about to be told these attributes as the answer to a question about them, may believe them:
+    /// until they are taken away by [`KernelCache::drop_attr`].
+    fn attr_ttl(&self, attr: &Attr) -> Duration {
+        let _ = attr;
+        Duration::ZERO
     }
     /// `n` references to the inode are given up. Every answer of `lookup`, `create`, `create_unnamed`, `link`, and every
     /// entry of `readdir` with attributes, is one reference; each is given up once, at the latest at the

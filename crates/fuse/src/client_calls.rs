@@ -1,6 +1,9 @@
 //! The client as the file system below a mount.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::InodeNo;
 use client::Client;
@@ -203,6 +206,10 @@ impl Calls for Client {
 
     async fn sync_until(&self, deadline: Instant) -> Result<(), Errno> {
         Client::sync_until(self, deadline).await
+    }
+
+    fn attr_ttl(&self, attr: &Attr) -> Duration {
+        Client::attr_ttl(self, attr)
     }
 
     fn forget(&self, ino: InodeNo, n: u64) {

@@ -89,11 +89,11 @@ impl Notifier for Channel {
         }
     }
 
-    fn inval_attr(&self, ino: InodeNo) -> io::Result<()> {
+    fn inval_attr(&self, ino: InodeNo) -> io::Result<bool> {
         let out = abi::NotifyInvalInodeOut { ino: ino.0, off: -1, len: 0 };
         match self.write(0, abi::NOTIFY_INVAL_INODE, &[out.as_bytes()]) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            result => result,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            result => result.map(|()| true),
         }
     }
 

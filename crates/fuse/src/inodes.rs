@@ -133,6 +133,11 @@ impl Inodes {
         }
     }
 
+    /// Whether the kernel has, or is about to get, a reference.
+    pub fn is_referred(&self, ino: InodeNo) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.references > 0)
+    }
+
     /// Chooses the way of a handle that is being opened, and counts it. `wanted`: what its flags alone would
     /// give. O_DSYNC writes go round the page cache, where they are not one after the other, if nobody
     /// reads through it; and as long as they do, nobody does: an append in between would show as zeros.

@@ -122,6 +122,8 @@ impl<C: Calls> Mount<C> {
             // The kernel would lead root by names that another has looked up, through directories that are closed to it.
             caching.entry_ttl = Duration::ZERO;
         }
+        // Before that it believes an answer that was under way while it was told to drop attributes.
+        caching.attr_by_token &= agreed.minor >= abi::INVAL_COUNTED_MINOR;
         // Without it a file opened with O_DSYNC could not be mapped.
         caching.parallel_durable &= agreed.flags & abi::init_flags::DIRECT_IO_ALLOW_MMAP != 0;
         let session = Arc::new(Session::new(

@@ -46,8 +46,8 @@ pub trait Notifier: Send + Sync {
     /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks until pages in
     /// use are given up: never to be called from a thread that must answer for that inode.
     fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()>;
-    /// Drops the attributes alone. Does not block.
-    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<()>;
+    /// Drops the attributes alone, also those of answers to questions that were put before. Whether the kernel has the inode. Does not block.
+    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<bool>;
     /// All names are believed no more. Does not block.
     fn inc_epoch(&self) -> std::io::Result<()>;
 }
@@ -68,7 +68,7 @@ impl Notifier for Rooted {
     fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()> {
         self.notifier.inval_inode(self.named(ino), offset, len)
     }
-    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<()> {
+    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<bool> {
         self.notifier.inval_attr(self.named(ino))
     }
     fn inc_epoch(&self) -> std::io::Result<()> {
@@ -149,7 +149,8 @@ impl<C: Calls> Session<C> {
     }
 
     fn caching_now(&self, shared: bool) -> Caching {
-        if shared { Caching::SHARED } else { self.own_caching }
+        let attr_by_token = self.own_caching.attr_by_token;
+        if shared { Caching { attr_by_token, ..Caching::SHARED } } else { self.own_caching }
     }
 
     /// What it may keep by this handle.
@@ -218,6 +219,8 @@ impl<C: Calls> Session<C> {
             _ => None,
         };
         let (offset, pages) = (operation.offset(), operation.page_bytes());
+        // Of other answers the kernel believes the attributes, whatever it was told since it asked.
+        let looks = matches!(operation, Operation::Lookup { .. } | Operation::Getattr | Operation::Statx);
         pages.inspect(|&bytes| self.page_writes.begun(bytes));
         let result = match self.rights.caller(&header) {
             None => self.serve(&header, operation, payload).await,
@@ -228,7 +231,7 @@ impl<C: Calls> Session<C> {
         pages.inspect(|&of| self.page_writes.done(of, bytes == of));
         match result {
             Err(Errno(errno)) => reply.error(errno),
-            Ok(answer) => self.send(&header, reply, answer),
+            Ok(answer) => self.send(&header, reply, answer, looks),
         }
         statistics::answered(&header, offset, bytes, begun);
         if let Some(error) = error {
@@ -237,8 +240,8 @@ impl<C: Calls> Session<C> {
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken
-    /// back if nobody took it.
-    fn send(&self, header: &Header, reply: Reply, answer: Answer) {
+    /// back if nobody took it. `looks`: the attributes in it were asked for.
+    fn send(&self, header: &Header, reply: Reply, answer: Answer, looks: bool) {
         let entries: &[_] = match &answer {
             Answer::Entry(attr) | Answer::Created(attr, ..) => std::slice::from_ref(&**attr),
             Answer::Entries(_, entries) => entries,
@@ -253,7 +256,14 @@ impl<C: Calls> Session<C> {
         }
         // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
         let shared = self.shared.read();
-        let caching = self.caching_now(*shared);
+        let mut caching = self.caching_now(*shared);
+        if let Answer::Entry(attr) | Answer::Attr(attr) | Answer::Statx(attr) = &answer
+            && looks
+            && caching.attr_by_token
+            && caching.attr_ttl.is_zero()
+        {
+            caching.attr_ttl = self.calls.attr_ttl(attr);
+        }
         if let Answer::Entries(bytes, _) = &answer
             && bytes.is_empty()
             && !caching.keeps_names()
@@ -395,7 +405,7 @@ impl<C: Calls> KernelSide<C> {
     fn drop_attributes(&self, session: &Session<C>) {
         self.with_all(session, |notifier, ino, kind| match kind {
             FileKind::Directory => notifier.inval_inode(ino, 0, 0),
-            _ => notifier.inval_attr(ino),
+            _ => notifier.inval_attr(ino).map(drop),
         });
     }
 }
@@ -405,6 +415,18 @@ impl<C: Calls> KernelCache for KernelSide<C> {
         let Some(session) = self.0.upgrade() else { return };
         if let Err(error) = session.notifier.inval_inode(ino, offset, len) {
             tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped");
+        }
+    }
+
+    fn drop_attr(&self, ino: InodeNo) -> bool {
+        let Some(session) = self.0.upgrade() else { return true };
+        match session.notifier.inval_attr(ino) {
+            // With a reference that it was given it will have the inode, or says that it has forgotten it.
+            Ok(known) => known || !session.inodes.is_referred(ino),
+            Err(error) => {
+                tracing::warn!(%ino, %error, "attributes kept by the kernel could not be dropped");
+                true
+            }
         }
     }
 

@@ -229,7 +229,7 @@ impl Core {
     }
 
     /// Whether its attributes are known here, and nobody else can change them.
-    fn has_attr(&self, state: &FileState) -> bool {
+    pub(crate) fn has_attr(&self, state: &FileState) -> bool {
         let held = match state.special && self.whole().is_none() {
             true => state.keeps(),
             false => state.token.mode() >= TokenMode::Read,

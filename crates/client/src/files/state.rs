@@ -66,6 +66,8 @@ pub(crate) struct FileState {
     pub linger: Linger,
     /// The kernel's pages, while they are dropped.
     pub page_drop: PageDrop,
+    /// The kernel may keep its attributes ([`crate::sharing::kernel_attr`]).
+    pub kernel_attr: bool,
     /// Handles on it.
     pub opens: Opens,
     /// Names in it, of a directory.
@@ -137,6 +139,7 @@ impl FileState {
             token,
             linger: Linger::default(),
             page_drop: PageDrop::default(),
+            kernel_attr: false,
             opens: Opens::default(),
             names: DirectoryNames::default(),
             inline: Inline::default(),

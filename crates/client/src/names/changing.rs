@@ -89,6 +89,8 @@ impl Core {
             if state.token.mode() > TokenMode::None && self.whole().is_none() {
                 self.runtime.spawn(self.clone().give_back(token));
             }
+            drop(state);
+            self.kernel_attr_changed(inode);
         }
     }
 }
@@ -149,6 +151,10 @@ impl Changing {
                 state.outdate_attr();
             } else if !alone {
                 state.links_unsure = true;
+            }
+            drop(state);
+            if reply.is_ok() {
+                self.core.kernel_attr_changed(inode);
             }
         }
         self.core.sharing.end_change(self.begun)

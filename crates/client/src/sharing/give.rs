@@ -96,7 +96,13 @@ impl Core {
             }
         }
         self.drop_kernel_pages(inode).await;
-        let special = inode.lock().special;
+        let (special, keeps) = {
+            let state = inode.lock();
+            (state.special, state.token.losing().to >= TokenMode::Read)
+        };
+        if !keeps {
+            self.drop_kernel_attr(inode).await;
+        }
         loop {
             let cleaned = async {
                 self.wait_unused(inode).await?;

@@ -10,6 +10,9 @@ pub trait KernelCache: Send + Sync {
     /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks while pages are
     /// being filled or written by requests that are not answered.
     fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64);
+    /// Drops the attributes alone, also those of answers that were given before. False: the kernel may be taking in the first answer about
+    /// the inode just now, and would keep what that says; to be tried again. Does not block.
+    fn drop_attr(&self, ino: InodeNo) -> bool;
     /// Others come (`true`): names and attributes are believed no more, now and in future answers. Or
     /// nobody else is there.
     fn set_shared(&self, shared: bool);

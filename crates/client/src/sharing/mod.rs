@@ -4,6 +4,7 @@ pub(crate) mod give;
 pub(crate) mod guards;
 mod hold;
 pub(crate) mod kernel;
+mod kernel_attr;
 pub(crate) mod linger;
 pub(crate) mod page_drop;
 mod recall;

@@ -123,7 +123,7 @@ impl Core {
         }
         self.sharing.note_claim();
         self.kernel.tell(|kernel| kernel.set_shared(true)).await;
-        let mut tokens = Vec::new();
+        let (mut tokens, mut kept) = (Vec::new(), Vec::new());
         for inode in self.all_inodes() {
             let mut state = inode.lock();
             if state.special {
@@ -142,7 +142,13 @@ impl Core {
                 }
                 state.outdate_attr();
                 state.names.kept.forget();
+                if state.kernel_attr {
+                    kept.push(inode.clone());
+                }
             }
+        }
+        for inode in kept {
+            self.drop_kernel_attr(&inode).await;
         }
         self.sharing.note_given_back();
         tracing::info!(tokens = tokens.len(), "the file system is shared");

@@ -9,6 +9,7 @@ mod allocation;
 mod cuts;
 mod given_up;
 mod habits;
+mod kernel_attr;
 mod late_answers;
 mod model;
 mod mount;

@@ -176,7 +176,7 @@ impl Manager {
     }
 }
 
-fn map() -> ClusterMap {
+pub(crate) fn map() -> ClusterMap {
     let (pdisk, pool) = (PdiskId(1), PoolId(1));
     let disk = PdiskEntry { id: pdisk, nodes: vec![NodeId(1)], ..PdiskEntry::default() };
     let (code, block_size) = ("1way".into(), 1 << 20);
@@ -213,7 +213,7 @@ impl ManagerLink for Link {
     }
 }
 
-struct NoServers;
+pub(crate) struct NoServers;
 
 impl NsdTransport for NoServers {
     fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>> {

@@ -164,7 +164,11 @@ impl Membership {
     }
     /// Whether the lease holds now.
     pub fn lease_valid(&self) -> bool {
-        boot_time() < self.inner.lease().until
+        !self.lease_left().is_zero()
+    }
+    /// How long it holds, if it is not renewed.
+    pub fn lease_left(&self) -> Duration {
+        self.inner.lease().until.saturating_sub(boot_time())
     }
     /// The map versions in force here.
     pub fn in_force(&self) -> watch::Receiver<InForce> {
