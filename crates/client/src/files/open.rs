@@ -154,9 +154,11 @@ impl Core {
                 // What was written under the token need not be adopted.
                 self.give_up(&inode, false);
             } else if unused {
-                self.release_soon(
-                    left.map(|t| Token::new(ino, TokenMode::None, t.serial)).into_iter().collect(),
-                );
+                // With others': for each message all that is made ahead is told first.
+                if let Some(token) = left.filter(|_| self.whole().is_none()) {
+                    self.orphans.add_token(Token::new(ino, TokenMode::None, token.serial));
+                    self.unsettled.wake.notify_one();
+                }
                 self.drop_inode(ino);
             }
         }
