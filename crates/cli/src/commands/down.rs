@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     args::Down,
-    cluster_dir::ClusterDir,
+    cluster_dir::{ClusterDir, PAGE},
     commands::mount,
     interrupt::{self, Interrupted},
     output,
@@ -62,7 +62,8 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         units::end(pid);
         if !pid_file::wait_gone(&file, END_PATIENCE) {
             interrupt::check()?;
-            if !force {
+            // The page holds no data: one that hangs keeps nothing else.
+            if !force && name != PAGE {
                 bail!(
                     "{name} (process {pid}) has not ended after {END_PATIENCE:?}; look at {}, or use --force",
                     dir.log_file(&name).display()

@@ -17,14 +17,14 @@ use tokio::{
 use super::ask::ASK_PATIENCE;
 use crate::{
     args::{PageArgs, PageAt},
-    cluster_dir::{ClusterDir, PAGE, page},
+    cluster_dir::{ClusterDir, ClusterFile, PAGE, page},
     interrupt, output,
     process::{control, pid_file, units},
 };
 
 /// How long it may take to be there: it asks the cluster first.
 const START_PATIENCE: Duration = Duration::from_secs(90);
-/// How long it may take to end.
+/// How long it may take to end before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a killed one may keep its port: until the last of its threads has ended.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
@@ -95,8 +95,13 @@ pub fn remember(dir: &mut ClusterDir, args: &PageArgs) -> Result<()> {
     let Some(PageAt(at)) = args.analytics else { return Ok(()) };
     if dir.file.analytics != at {
         end(dir)?;
+        // Others may have changed the rest meanwhile.
+        let keep = |file: &mut ClusterFile| {
+            file.analytics = at;
+            true
+        };
+        ClusterDir::change(&dir.path, keep)?;
         dir.file.analytics = at;
-        ClusterDir::save(&dir.path, &dir.file)?;
     }
     Ok(())
 }
@@ -122,7 +127,7 @@ fn end(dir: &ClusterDir) -> Result<()> {
     units::end(pid);
     if !pid_file::wait_gone(&file, END_PATIENCE) {
         interrupt::check()?;
-        bail!("the page of analytics (process {pid}) has not ended after {END_PATIENCE:?}");
+        control::kill(pid);
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ fn up_begins_it_and_begins_it_again_and_down_ends_it() {
         assert_eq!((&page["name"], &page["address"]), (&"analytics".into(), &at.clone().into()));
         page["status"]["listens"] == at && page["pid"].as_i64() == pid(&cluster).map(i64::from)
     };
-    assert!(answers(first));
+    until("it answers", || answers(first));
     until("it is listed", || is_listed(first));
     let begun = pid(&cluster);
     words(&up(&[], ""));
@@ -90,12 +90,14 @@ fn up_begins_it_and_begins_it_again_and_down_ends_it() {
         "{status}"
     );
     let said = words(&up(&[], ""));
-    assert!(said.contains("analytics: http://") && answers(first), "{said}");
+    assert!(said.contains("analytics: http://"), "{said}");
+    until("it answers again", || answers(first));
     assert!(pid(&cluster).is_some() && pid(&cluster) != begun);
 
     // Elsewhere from now on, also after `down`.
     words(&up(&["--analytics"], &format!("127.0.0.1:{second}")));
-    assert!(answers(second) && TcpStream::connect(("127.0.0.1", first)).is_err());
+    until("it answers there", || answers(second));
+    assert!(TcpStream::connect(("127.0.0.1", first)).is_err());
     cluster.down();
     assert_eq!((cluster.processes(), answers(second)), (Vec::new(), false));
     // Its port is another's meanwhile: all else comes up.

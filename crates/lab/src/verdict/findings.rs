@@ -183,8 +183,8 @@ pub(super) fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
 
 /// A thread that never sleeps: it works, or waits for a CPU.
 pub(super) fn full_thread(e: &Evidence) -> Option<Finding> {
-    // Of what the host of a virtual machine left it.
-    let full = e.filled() * e.cpu_full * (1.0 - e.stolen());
+    // Of what the host of a virtual machine left it; it may have taken as much when `cpu_full` was measured.
+    let full = e.filled() * e.cpu_full.min(1.0 - e.stolen());
     let ready = |thread: &&ThreadUse| thread.busy + thread.waited >= full;
     let thread = e.threads.iter().find(ready)?;
     // What others keep from it is more than what it does.
