@@ -201,7 +201,11 @@ impl Core {
             })
         });
         let Some((replaced, unused, changing, hint)) = done.filter(|_| appended) else { return false };
+        let moved = self.inode_known(hint.ino);
         changing.end(&Ok(MgrReply::Done), &[Some(Hint::NOTHING), Some(hint)], Touched::At(now, 0));
+        if let Some(moved) = moved {
+            self.kernel_attr_changed(&moved);
+        }
         if let Some(replaced) = replaced.filter(|_| unused != Unused::Open) {
             self.give_up(&replaced, unused != Unused::Settled);
         }

@@ -101,7 +101,7 @@ impl Core {
             (state.special, state.token.losing().to >= TokenMode::Read)
         };
         if !keeps {
-            self.drop_kernel_attr(inode).await;
+            self.drop_kernel_attrs(vec![inode.clone()]).await;
         }
         loop {
             let cleaned = async {

@@ -11,16 +11,18 @@
 //!
 //! Not kept out: that an answer is taken in late, by a thread that does not run, or that the machine sleeps: the second begins, or goes on, then.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use wire::mgr::{Attr, FileKind};
 
 use crate::{core::Core, files::inode::Inode};
 
 /// So long the kernel may believe them.
 const TTL_MAX: Duration = Duration::from_secs(1);
-/// How often, and with which pause, it is tried to drop what the kernel is just taking in.
-const TRIES: u32 = 10_000;
+/// So long it is tried, with this pause, to drop what the kernel is just taking in: by then it believes it no more. What it took an answer
+/// for and does not have (its mount goes, or was aborted) must not hold up whom others wait for.
+const TRIED: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Core {
@@ -40,19 +42,23 @@ impl Core {
         left.min(TTL_MAX)
     }
 
-    /// Has the kernel drop the attributes, if it may have any: the token goes, and no answer brings it more.
-    pub async fn drop_kernel_attr(&self, inode: &Inode) {
-        for _ in 0..TRIES {
-            if !inode.lock().kernel_attr {
-                return;
-            }
-            if self.kernel.get().is_none_or(|kernel| kernel.drop_attr(inode.ino)) {
-                inode.lock().kernel_attr = false;
+    /// Has the kernel drop the attributes of these, if it may have any: their tokens go, and no answer brings it more.
+    pub async fn drop_kernel_attrs(&self, mut inodes: Vec<Arc<Inode>>) {
+        let end = Instant::now() + TRIED;
+        loop {
+            inodes.retain(|inode| {
+                let kept = inode.lock().kernel_attr;
+                let dropped = !kept || self.kernel.get().is_none_or(|kernel| kernel.drop_attr(inode.ino));
+                if dropped {
+                    inode.lock().kernel_attr = false;
+                }
+                !dropped
+            });
+            if inodes.is_empty() || Instant::now() >= end || self.calls.dead() {
                 return;
             }
             tokio::time::sleep(PAUSE).await;
         }
-        tracing::warn!(inode = %inode.ino, "the kernel may keep attributes of a directory for a second too long");
     }
 
     /// The same for attributes that were changed here. The kernel knows the inode.

@@ -147,9 +147,7 @@ impl Core {
                 }
             }
         }
-        for inode in kept {
-            self.drop_kernel_attr(&inode).await;
-        }
+        self.drop_kernel_attrs(kept).await;
         self.sharing.note_given_back();
         tracing::info!(tokens = tokens.len(), "the file system is shared");
         loop {
