@@ -57,10 +57,10 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         output::line(format!("unmounted {}", mountpoint.display()));
     }
     for name in dir.process_names() {
-        let file = dir.pid_file(&name);
-        let Some(pid) = pid_file::live_pid(&file) else { continue };
+        let Some(process) = pid_file::live(&dir.pid_file(&name)) else { continue };
+        let pid = process.pid;
         units::end(pid);
-        if !pid_file::wait_gone(&file, END_PATIENCE) {
+        if !process.wait_gone(END_PATIENCE) {
             interrupt::check()?;
             // The page holds no data: one that hangs keeps nothing else.
             if !force && name != PAGE {

@@ -251,12 +251,11 @@ pub fn remove(args: &ManagerName) -> Result<()> {
         return Ok(());
     };
     // It hears of it, and ends; one that hangs is ended.
-    let file = dir.pid_file(&local);
-    if !pid_file::wait_gone(&file, PATIENCE) {
+    if let Some(process) = pid_file::live(&dir.pid_file(&local))
+        && !process.wait_gone(PATIENCE)
+    {
         interrupt::check()?;
-        if let Some(pid) = pid_file::live_pid(&file) {
-            control::kill(pid);
-        }
+        control::kill(process.pid);
     }
     ClusterDir::change_managers(&dir.path, |there| {
         there.iter().filter(|one| one.name != *name).cloned().collect()

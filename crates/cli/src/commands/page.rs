@@ -122,12 +122,11 @@ fn end(dir: &ClusterDir) -> Result<()> {
     if let Some(unit) = units::of_process(&dir.path, PAGE) {
         units::give_up(&unit);
     }
-    let file = dir.pid_file(PAGE);
-    let Some(pid) = pid_file::live_pid(&file) else { return Ok(()) };
-    units::end(pid);
-    if !pid_file::wait_gone(&file, END_PATIENCE) {
+    let Some(process) = pid_file::live(&dir.pid_file(PAGE)) else { return Ok(()) };
+    units::end(process.pid);
+    if !process.wait_gone(END_PATIENCE) {
         interrupt::check()?;
-        control::kill(pid);
+        control::kill(process.pid);
     }
     Ok(())
 }

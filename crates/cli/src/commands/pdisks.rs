@@ -266,8 +266,7 @@ fn make_files(
 
 /// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
 pub fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
-    let pid_file = dir.pid_file(name);
-    let Some(pid) = pid_file::live_pid(&pid_file) else {
+    let Some(process) = pid_file::live(&dir.pid_file(name)) else {
         output::line(format!(
             "{name} does not run; it knows its pdisks when it is started (`ropewalk up --detach`)"
         ));
@@ -277,9 +276,10 @@ pub fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     let session = before.map.node(id).and_then(|n| n.session);
     // A service is systemd's to restart, or it would be started apart from its unit.
     let mut child = None;
+    let pid = process.pid;
     if !units::restart(pid) {
         control::terminate(pid);
-        if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
+        if !process.wait_gone(RESTART_PATIENCE) {
             bail!("{name} (process {pid}) does not end; start it again when it has");
         }
         let args: [&OsStr; 5] =

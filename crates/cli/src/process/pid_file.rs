@@ -63,15 +63,47 @@ fn pid_lines() -> String {
     format!("{pid}\n{}\n{}\n", start_ticks(pid).unwrap_or(0), own_scope())
 }
 
+/// A process that a pid file names.
+#[derive(Clone, Copy)]
+pub struct Named {
+    /// Its id.
+    pub pid: u32,
+    ticks: u64,
+}
+
+impl Named {
+    /// Waits until it is gone; false if it lives on, or if the command is told to stop. Its file goes before it does, and its first
+    /// thread before the others: until the last has ended it keeps files locked, and ports.
+    pub fn wait_gone(self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        let ended = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
+            base::proc_stat::has_ended(self.ticks, stat.is_err(), stat.ok().as_deref())
+        };
+        while !ended() {
+            if Instant::now() > end || interrupt::asked() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+}
+
 /// The live process that a pid file names, if its id means anything here.
-pub fn live_pid(path: &Path) -> Option<u32> {
+pub fn live(path: &Path) -> Option<Named> {
     let text = fs::read_to_string(path).ok()?;
     let mut lines = text.lines();
     let pid: u32 = lines.next()?.trim().parse().ok()?;
     let ticks: u64 = lines.next()?.trim().parse().ok()?;
     // Files of older versions do not say where their ids mean something.
     let here = lines.next().is_none_or(|scope| scope == own_scope());
-    (here && start_ticks(pid) == Some(ticks)).then_some(pid)
+    (here && start_ticks(pid) == Some(ticks)).then_some(Named { pid, ticks })
+}
+
+/// Its id alone.
+pub fn live_pid(path: &Path) -> Option<u32> {
+    live(path).map(|named| named.pid)
 }
 
 /// The pid file that a process holds. When it was last changed tells when the process was last seen to write what is left.
@@ -102,18 +134,6 @@ pub fn said_lost(mut held: &fs::File) -> Option<String> {
         (true, Some(lost)) => Some(lost.to_owned()),
         (true, None) => Some("its process was killed; what it had not written is lost".to_owned()),
     }
-}
-
-/// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
-pub fn wait_gone(path: &Path, patience: Duration) -> bool {
-    let end = Instant::now() + patience;
-    while live_pid(path).is_some() {
-        if Instant::now() > end || interrupt::asked() {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 #[cfg(test)]
@@ -149,5 +169,21 @@ mod tests {
         assert!(claim_pid_file(&path, HELD_PATIENCE, || ()).unwrap().is_some());
         fs::write(&path, format!("{}\n1\n", std::process::id())).unwrap();
         assert_eq!(live_pid(&path), None);
+    }
+
+    #[test]
+    fn a_process_is_waited_for_also_when_its_file_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pid");
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        fs::write(&path, format!("{pid}\n{}\n{}\n", start_ticks(pid).unwrap(), own_scope())).unwrap();
+        let process = live(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(!process.wait_gone(Duration::ZERO), "it ends only now");
+        child.kill().unwrap();
+        // Nobody has looked how it ended.
+        assert!(process.wait_gone(Duration::from_secs(60)));
+        child.wait().unwrap();
     }
 }
