@@ -54,8 +54,6 @@ impl Core {
         if state.special {
             let newest = newest.is_some_and(|change| self.sharing.is_newest(change));
             state.take_changed(&attr, newest, self.whole().is_some());
-            drop(state);
-            self.kernel_attr_changed(&inode);
             return attr;
         }
         state.told = self.sharing.note_told();

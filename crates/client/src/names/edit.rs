@@ -239,7 +239,10 @@ impl Core {
                         if let Ok(MgrReply::Attr(attr)) = seen
                             && attr.kind != FileKind::File
                         {
-                            self.changed_attr(*attr, newest);
+                            let moved = self.changed_attr(*attr, newest);
+                            if let Some(inode) = self.inode_known(moved.ino) {
+                                self.kernel_attr_changed(&inode);
+                            }
                         }
                     }
                     return Ok(());
