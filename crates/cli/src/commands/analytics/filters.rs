@@ -13,7 +13,7 @@ use base::{
 use super::{
     ask::{Span, Watch},
     members,
-    names::UNKNOWN,
+    names::{UNKNOWN, possible},
     printable::is_meant,
 };
 use crate::output;
@@ -168,7 +168,10 @@ impl Watch {
         let meant: Vec<&String> = able.iter().filter(|able| is_meant(able, name)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            _ => Err(anyhow!("there is no {dimension} {name:?}; possible: {}", able.join(", "))),
+            _ => Err(anyhow!(
+                "there is no {dimension} {name:?}; {}",
+                possible(able.iter().map(|able| able.as_str()))
+            )),
         }
     }
 

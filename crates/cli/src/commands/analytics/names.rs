@@ -178,8 +178,7 @@ impl Names {
         let found: Vec<String> = found.collect();
         if found.is_empty() {
             let known: BTreeSet<&str> = all.values().map(String::as_str).collect();
-            let known: Vec<&str> = known.into_iter().collect();
-            bail!("there is no client on a {dimension} {name:?}; possible: {}", known.join(", "))
+            bail!("there is no client on a {dimension} {name:?}; {}", possible(known))
         }
         Ok(found)
     }
@@ -203,8 +202,7 @@ impl Names {
             (true, Some(session)) => Ok((vec![session.to_string()], false)),
             (true, None) => {
                 let known: BTreeSet<&str> = self.sessions.values().map(String::as_str).collect();
-                let known: Vec<&str> = known.into_iter().collect();
-                bail!("there is no client {name:?}; possible: {}", known.join(", "))
+                bail!("there is no client {name:?}; {}", possible(known))
             }
         }
     }
@@ -227,8 +225,7 @@ impl Names {
             Some(fs) => Ok((vec![fs.to_string()], self.filesystems.contains_key(&fs))),
             None => {
                 let known: BTreeSet<&str> = self.filesystems.values().map(String::as_str).collect();
-                let known: Vec<&str> = known.into_iter().collect();
-                bail!("there is no file system {name:?}; possible: {}", known.join(", "))
+                bail!("there is no file system {name:?}; {}", possible(known))
             }
         }
     }
@@ -243,8 +240,7 @@ impl Names {
             self.pdisks.iter().filter(|(_, place)| of(place)).map(|(pdisk, _)| pdisk.clone()).collect();
         if found.is_empty() {
             let known: BTreeSet<&str> = self.pdisks.values().map(|place| place.called(dimension)).collect();
-            let known: Vec<&str> = known.into_iter().collect();
-            bail!("there is no pdisk in a {dimension} {name:?}; possible: {}", known.join(", "))
+            bail!("there is no pdisk in a {dimension} {name:?}; {}", possible(known))
         }
         Ok(found)
     }
@@ -348,6 +344,14 @@ impl Names {
     }
 }
 
+/// What may be given instead of a name that is not known.
+pub fn possible<'a>(known: impl IntoIterator<Item = &'a str>) -> String {
+    match known.into_iter().collect::<Vec<&str>>()[..] {
+        [] => "none is known yet".to_owned(),
+        ref known => format!("possible: {}", known.join(", ")),
+    }
+}
+
 /// The directory that a path as it is shown lies in; the root's is itself. What has no path has none.
 fn directory_of(path: &str) -> String {
     let path = path.strip_suffix(REMOVED).unwrap_or(path);
@@ -367,6 +371,7 @@ mod tests {
     #[test]
     fn what_is_shown_can_be_asked_for() {
         let mut names = Names::default();
+        assert!(names.sessions_of("n1").unwrap_err().to_string().ends_with("; none is known yet"));
         names.paths.insert((1, 7), "a/b".to_owned());
         names.paths.insert((1, 8), String::new());
         names.sessions.insert(5, "/mnt/a".to_owned());
