@@ -39,7 +39,7 @@ pub async fn visit(
     let connecting = tokio::time::timeout(limit, socket::connect(addr, None)).await;
     let stream = match connecting {
         Ok(connected) => connected.map_err(|e| failed(e.to_string()))?,
-        Err(_) => return Err(failed(format!("no answer within {limit:?}"))),
+        Err(_) => return Err(failed(format!("no answer within {limit:.1?}"))),
     };
     handshake::visit(visitor, stream, said, limit).await.map_err(|error| match error {
         HandshakeError::Stranger => VisitError::Stranger(addr),

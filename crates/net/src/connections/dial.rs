@@ -44,7 +44,7 @@ const BESIDE: [(Duration, usize); 5] = [
 pub(crate) enum DialError {
     #[error("connect to {at}: {source}")]
     Connect { at: String, source: std::io::Error },
-    #[error("connect to {at}: no answer within {limit:?}")]
+    #[error("connect to {at}: no answer within {limit:.1?}")]
     Timeout { at: String, limit: Duration },
     #[error("handshake with {at}: {source}")]
     Handshake { at: String, source: HandshakeError },
