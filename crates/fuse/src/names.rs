@@ -214,7 +214,7 @@ impl<C: Calls> Session<C> {
     }
 
     async fn readdir(&self, ino: InodeNo, mut offset: u64, size: u32, plus: bool) -> Result<Answer, Errno> {
-        let mut out = Entries::new(size as usize, plus, self.caching());
+        let mut out = Entries::new(size as usize, plus);
         let cookie = offset.saturating_sub(DOT_DOT);
         let listing = match self.calls.readdir(ino, cookie, out.count_max(), plus).await {
             Ok(listing) => listing,
@@ -281,12 +281,11 @@ struct Entries {
     referred: Vec<Attr>,
     size_max: usize,
     plus: bool,
-    caching: Caching,
 }
 
 impl Entries {
-    fn new(size_max: usize, plus: bool, caching: Caching) -> Entries {
-        Entries { bytes: Vec::new(), referred: Vec::new(), size_max, plus, caching }
+    fn new(size_max: usize, plus: bool) -> Entries {
+        Entries { bytes: Vec::new(), referred: Vec::new(), size_max, plus }
     }
 
     fn header_len(&self) -> usize {
@@ -313,8 +312,8 @@ impl Entries {
         }
         let end = self.bytes.len() + len;
         if self.plus {
-            // All zeros: no attributes, no reference.
-            let entry = attr.as_ref().map(|attr| entry_out(attr, &self.caching)).unwrap_or_default();
+            // All zeros: no attributes, no reference. How long they may be kept is set when they are sent.
+            let entry = attr.as_ref().map(|attr| entry_out(attr, &Caching::UNCACHED)).unwrap_or_default();
             self.bytes.extend_from_slice(entry.as_bytes());
         }
         let kind = kind_bits(kind) >> 12;
@@ -335,13 +334,13 @@ mod tests {
 
     #[test]
     fn entries_are_padded_and_never_over_the_size() {
-        let mut plain = Entries::new(64, false, Caching::EXCLUSIVE);
+        let mut plain = Entries::new(64, false);
         assert!(plain.push(b"abc", InodeNo(9), FileKind::File, 3, &None));
         assert_eq!(plain.bytes.len(), 32);
         assert_eq!(u32::from_ne_bytes(plain.bytes[20..24].try_into().unwrap()), u32::from(libc::DT_REG));
         assert!(plain.push(b"12345678", InodeNo(9), FileKind::File, 4, &None));
         assert!(!plain.push(b"x", InodeNo(9), FileKind::File, 5, &None));
-        let mut plus = Entries::new(1000, true, Caching::EXCLUSIVE);
+        let mut plus = Entries::new(1000, true);
         assert!(plus.push(b".", InodeNo::ROOT, FileKind::Directory, 1, &None));
         assert!(plus.push(b"f", InodeNo(2), FileKind::File, 3, &Some(Attr::default())));
         assert_eq!((plus.bytes.len(), plus.referred.len()), (320, 1));

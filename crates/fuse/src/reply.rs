@@ -14,7 +14,7 @@ use std::{
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Attr, FileKind};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::{
     abi,
@@ -297,16 +297,30 @@ pub fn fuse_attr(attr: &Attr) -> abi::FuseAttr {
 
 /// An entry as the kernel takes it. Inode numbers are never used again: one generation is enough.
 pub fn entry_out(attr: &Attr, caching: &Caching) -> abi::EntryOut {
-    let (entry_valid, entry_valid_nsec) = split(caching.entry_ttl);
-    let (attr_valid, attr_valid_nsec) = split(caching.attr_ttl);
-    abi::EntryOut {
-        nodeid: attr.ino.0,
-        generation: 0,
-        entry_valid,
-        attr_valid,
-        entry_valid_nsec,
-        attr_valid_nsec,
-        attr: fuse_attr(attr),
+    let mut out = abi::EntryOut { nodeid: attr.ino.0, attr: fuse_attr(attr), ..Default::default() };
+    set_lifetimes(&mut out, caching);
+    out
+}
+
+/// Says how long the kernel may keep it.
+pub fn set_lifetimes(out: &mut abi::EntryOut, caching: &Caching) {
+    (out.entry_valid, out.entry_valid_nsec) = split(caching.entry_ttl);
+    (out.attr_valid, out.attr_valid_nsec) = split(caching.attr_ttl);
+}
+
+/// Says in a listing with attributes how long the kernel may keep them: as it is sent, since others may have come after it was asked for.
+pub fn set_lifetimes_listed(mut bytes: &mut [u8], caching: &Caching) {
+    const HEADER: usize = size_of::<abi::EntryOut>() + size_of::<abi::Dirent>();
+    while let Ok((mut entry, rest)) = abi::EntryOut::read_from_prefix(bytes)
+        && let Ok((dirent, _)) = abi::Dirent::read_from_prefix(rest)
+    {
+        if entry.nodeid != 0 {
+            set_lifetimes(&mut entry, caching);
+            // It was read from there: it fits.
+            let _ = entry.write_to_prefix(bytes);
+        }
+        let len = (HEADER + dirent.namelen as usize).next_multiple_of(8).min(bytes.len());
+        bytes = &mut bytes[len..];
     }
 }
 

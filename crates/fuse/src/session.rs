@@ -24,7 +24,7 @@ use crate::{
     calls::{Calls, Errno, Handle, KernelCache},
     inodes::{Inodes, Way},
     page_writes::PageWrites,
-    reply::{Answer, Reply, Sink},
+    reply::{self, Answer, Reply, Sink},
     request::{Header, Operation, Request},
     rights::Rights,
     statistics,
@@ -40,6 +40,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// And with that all of it.
 pub(crate) const END_TIMEOUT: Duration = DRAIN_TIMEOUT.saturating_add(FLUSH_TIMEOUT);
+
+/// So long it is tried to drop what the kernel is just taking in: what it does not have by then (its mount goes, or was aborted) must not
+/// hold up whom others wait for.
+const TAKEN_IN: Duration = Duration::from_secs(2);
 
 /// Tells the kernel what it may no longer keep.
 pub trait Notifier: Send + Sync {
@@ -241,7 +245,15 @@ impl<C: Calls> Session<C> {
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken
     /// back if nobody took it. `looks`: the attributes in it were asked for.
-    fn send(&self, header: &Header, reply: Reply, answer: Answer, looks: bool) {
+    fn send(&self, header: &Header, reply: Reply, mut answer: Answer, looks: bool) {
+        // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
+        let shared = self.shared.read();
+        let mut caching = self.caching_now(*shared);
+        if let Answer::Entries(bytes, entries) = &mut answer
+            && !entries.is_empty()
+        {
+            reply::set_lifetimes_listed(bytes, &caching);
+        }
         let entries: &[_] = match &answer {
             Answer::Entry(attr) | Answer::Created(attr, ..) => std::slice::from_ref(&**attr),
             Answer::Entries(_, entries) => entries,
@@ -254,9 +266,6 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
-        let shared = self.shared.read();
-        let mut caching = self.caching_now(*shared);
         if let Answer::Entry(attr) | Answer::Attr(attr) | Answer::Statx(attr) = &answer
             && looks
             && caching.attr_by_token
@@ -410,6 +419,27 @@ impl<C: Calls> KernelSide<C> {
     }
 }
 
+impl<C: Calls> KernelSide<C> {
+    /// Attributes of all inodes, also of those that the kernel does not have yet as it is just taking in the first answer about
+    /// them. Names that it takes in so late, in a listing, are younger than the epoch that began with the others, so another one begins.
+    fn drop_all_attr(&self, session: &Session<C>) {
+        let end = Instant::now() + TAKEN_IN;
+        let mut left = session.inodes.all();
+        let mut late = false;
+        loop {
+            left.retain(|(ino, _)| !self.drop_attr(*ino));
+            if left.is_empty() || Instant::now() > end {
+                break;
+            }
+            late = true;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if late {
+            let _ = session.notifier.inc_epoch(); // a kernel without keeps no names
+        }
+    }
+}
+
 impl<C: Calls> KernelCache for KernelSide<C> {
     fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64) {
         let Some(session) = self.0.upgrade() else { return };
@@ -437,7 +467,11 @@ impl<C: Calls> KernelCache for KernelSide<C> {
             if let Err(error) = session.notifier.inc_epoch() {
                 tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
             }
-            self.drop_attributes(&session);
+            self.with_all(&session, |notifier, ino, kind| match kind {
+                FileKind::Directory => notifier.inval_inode(ino, 0, 0),
+                _ => Ok(()),
+            });
+            self.drop_all_attr(&session);
         } else {
             // Pages of files that were not open were left where they are.
             self.with_all(&session, |notifier, ino, _| notifier.inval_inode(ino, 0, 0));

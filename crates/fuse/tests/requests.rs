@@ -16,8 +16,10 @@ use std::{
     thread,
 };
 
+use base::InodeNo;
 use common::{is_root, mount, mount_with, wait_until};
-use rustix::fs::{AtFlags, CWD};
+use fuse::calls::Calls;
+use rustix::fs::{Access, AtFlags, CWD};
 
 /// Names looked up and given up again, many times: nothing is held. FORGETS=1000000 for the long form.
 #[test]
@@ -308,5 +310,35 @@ fn cached_data_is_not_asked_for_again() {
         }
         m.model.reads.load(Ordering::Relaxed) == reads
     });
+    m.end();
+}
+
+/// Others come while a listing with attributes is under way: of what it brings nothing is kept.
+#[test]
+fn a_listing_from_before_others_came_is_not_believed() {
+    let Some(m) = mount() else { return };
+    if !is_root() {
+        eprintln!("SKIPPED: only root may remount, which makes the kernel forget");
+        return m.end();
+    }
+    // In the root, whose own name is never asked for: with a directory's name what is below goes as well.
+    File::create(m.path("file")).unwrap();
+    m.prune();
+    wait_until("the kernel to forget", || m.mount().status().inodes <= 1);
+    m.model.set_gate(false);
+    let before = m.model.listings.load(Ordering::Relaxed);
+    let lists = {
+        let at = m.dir.clone();
+        thread::spawn(move || fs::read_dir(at).unwrap().count())
+    };
+    wait_until("it is asked for", || m.model.listings.load(Ordering::Relaxed) > before);
+    m.model.kernel().set_shared(true);
+    m.model.set_gate(true);
+    assert_eq!(lists.join().unwrap(), 1);
+    // Somebody else removes it.
+    m.runtime.block_on(m.model.unlink(InodeNo::ROOT, b"file", false)).unwrap();
+    // What asks for the name alone: for some attributes the kernel asks in any case.
+    let there = rustix::fs::accessat(CWD, m.path("file"), Access::EXISTS, AtFlags::empty());
+    assert_eq!(there, Err(rustix::io::Errno::NOENT));
     m.end();
 }

@@ -43,8 +43,15 @@ impl Core {
 
     /// What has the kernel's part of the cache.
     pub fn set_kernel(&self, kernel: Arc<dyn KernelCache>) {
-        kernel.set_shared(self.whole().is_none());
-        self.kernel.set(kernel);
+        self.kernel.set(kernel.clone());
+        // Others may come, or go, before it is set, and tell nobody.
+        loop {
+            let shared = self.whole().is_none();
+            kernel.set_shared(shared);
+            if shared == self.whole().is_none() {
+                return;
+            }
+        }
     }
 
     /// Whether an answer with attributes of a file may be older than what was known here: tokens were given back

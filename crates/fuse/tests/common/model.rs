@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
@@ -13,7 +13,8 @@ use std::{
 use base::InodeNo;
 use bytes::Bytes;
 use fuse::calls::{
-    Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, Privileges, ReadData, SetAttrs, StatFs,
+    Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, Privileges, ReadData,
+    SetAttrs, StatFs,
 };
 use tokio::sync::watch;
 use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
@@ -46,6 +47,10 @@ struct State {
 pub struct Model {
     state: Mutex<State>,
     gate: watch::Sender<bool>,
+    /// What the kernel caches of the mount.
+    kernel: OnceLock<Arc<dyn KernelCache>>,
+    /// Listings asked for so far.
+    pub listings: AtomicU64,
     /// fsyncs and sync_alls so far.
     pub syncs: AtomicU64,
     /// Reads so far.
@@ -240,6 +245,8 @@ impl Model {
         Model {
             state: Mutex::new(state),
             gate: watch::Sender::new(true),
+            kernel: OnceLock::new(),
+            listings: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -247,7 +254,12 @@ impl Model {
         }
     }
 
-    /// While closed, reads and fsyncs wait.
+    /// What the kernel caches of the mount.
+    pub fn kernel(&self) -> &dyn KernelCache {
+        &**self.kernel.get().unwrap()
+    }
+
+    /// While closed, reads, listings and fsyncs wait.
     pub fn set_gate(&self, open: bool) {
         self.gate.send_replace(open);
     }
@@ -283,6 +295,10 @@ impl Model {
 }
 
 impl Calls for Model {
+    fn attach(&self, kernel: Arc<dyn KernelCache>) {
+        assert!(self.kernel.set(kernel).is_ok(), "it is attached once");
+    }
+
     async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Res<Attr> {
         assert_ne!(name, b"panic", "a fault of the file system below");
         let mut state = self.lock();
@@ -584,6 +600,8 @@ impl Calls for Model {
     }
 
     async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Res<Listing> {
+        self.listings.fetch_add(1, Ordering::Relaxed);
+        self.pass_gate().await;
         let mut state = self.lock();
         let dir = state.dir(ino)?;
         let parent = dir.parent;
