@@ -1,7 +1,7 @@
 //! What a cluster's directory keeps of the page of analytics beside its address: the hash of its password, and its certificate, which
 //! is its own, with the key. What is damaged of a certificate is made anew, a damaged hash is an error.
 
-use std::{fs, io::Write, net::SocketAddr, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -36,14 +36,7 @@ pub fn password(dir: &Path) -> Result<Option<Hash>> {
 /// Draws a password, to be shown once; its hash is kept.
 pub fn draw_password(dir: &Path) -> Result<String> {
     let password = hex(&random::<16>()?);
-    let (path, new) = (dir.join(PASSWORD), dir.join(format!("{PASSWORD}.new")));
-    let write = || -> std::io::Result<()> {
-        let mut file = access::options().write(true).create(true).truncate(true).open(&new)?;
-        file.write_all(format!("{}\n", hex(&Sha256::digest(&password))).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)
-    };
-    write().with_context(|| format!("write {}", path.display()))?;
+    keys::write(dir, PASSWORD, &format!("{}\n", hex(&Sha256::digest(&password))))?;
     Ok(password)
 }
 

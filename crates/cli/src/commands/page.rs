@@ -16,7 +16,7 @@ use tokio::{
 
 use super::ask::ASK_PATIENCE;
 use crate::{
-    args::{PageArgs, PageAt},
+    args::{PAGE_ADDR, PageArgs, PageAt},
     cluster_dir::{ClusterDir, ClusterFile, PAGE, page},
     interrupt, output,
     process::{control, pid_file, units},
@@ -57,8 +57,9 @@ pub fn check(args: &PageArgs, dir: Option<&ClusterDir>) -> Result<Option<TcpList
     if let Some((name, _)) = dir.servers().iter().find(|(_, addrs)| addrs.iter().any(is_same)) {
         bail!("--analytics {at}: that is the port of {name}; name another one");
     }
-    let runs = dir.file.analytics.is_some_and(|own| is_same(&own)) && is_there(dir)
-        || units::of_process(&dir.path, PAGE).is_some_and(|unit| units::is_active(&unit));
+    // A unit that was enabled by hand is at the usual address.
+    let is_active = || units::of_process(&dir.path, PAGE).is_some_and(|unit| units::is_active(&unit));
+    let runs = is_same(&dir.file.analytics.unwrap_or(PAGE_ADDR)) && (is_there(dir) || is_active());
     // What runs there is its own, and is ended first where it is to be another.
     if runs { Ok(None) } else { port(dir, at).map(Some) }
 }
@@ -93,7 +94,8 @@ fn is_there(dir: &ClusterDir) -> bool {
 /// Keeps in `cluster.toml` where it is to be. One that runs elsewhere is ended.
 pub fn remember(dir: &mut ClusterDir, args: &PageArgs) -> Result<()> {
     let Some(PageAt(at)) = args.analytics else { return Ok(()) };
-    if dir.file.analytics != at {
+    // Also one that was begun by hand, which `off` ends.
+    if dir.file.analytics != at || at.is_none() {
         end(dir)?;
         // Others may have changed the rest meanwhile.
         let keep = |file: &mut ClusterFile| {

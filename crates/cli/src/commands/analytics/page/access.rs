@@ -3,7 +3,7 @@
 //! certificate of the cluster that may give commands.
 //! The password is drawn, 128 bits of it; what is kept is its hash.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use axum::{
@@ -116,7 +116,10 @@ fn same(a: &Hash, b: &Hash) -> bool {
 fn is_local(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
-    matches!(name.map_or(host, |(name, _)| name), "localhost" | "127.0.0.1" | "[::1]")
+    let name = name.map_or(host, |(name, _)| name);
+    // An address that is written out leads nowhere else.
+    let ip = name.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(name);
+    name == "localhost" || ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 /// Whether the page of another site asks.
@@ -147,7 +150,7 @@ async fn refusal(access: &Access, headers: &HeaderMap, member: Option<Member>) -
         return Some((StatusCode::FORBIDDEN, "asked by the page of another site\n").into_response());
     }
     let Some(hash) = &access.password else {
-        let says = "without a password this page is at localhost, 127.0.0.1 or [::1] only\n";
+        let says = "without a password this page is at localhost and loopback addresses (127.0.0.1) only\n";
         return (!is_local(headers)).then(|| (StatusCode::FORBIDDEN, says).into_response());
     };
     if let Some(member) = member
@@ -187,7 +190,7 @@ mod tests {
             refusal(access, &headers(all), None).await.map(|refusal| refusal.status().as_u16())
         };
         let open = Access::new(None, None);
-        for host in ["localhost", "localhost:9800", "127.0.0.1:1", "[::1]:9800"] {
+        for host in ["localhost", "localhost:9800", "127.0.0.1:1", "127.0.0.2:9470", "[::1]:9800"] {
             assert_eq!(status(&open, &[("host", host)]).await, None, "{host}");
         }
         for host in ["", "rope.example:9800", "localhost.example", "127.0.0.1.example:80", "10.0.0.1"] {
