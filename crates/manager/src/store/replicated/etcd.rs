@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -29,11 +29,14 @@ use super::{
     holder::{Ask, Entry, Heard, Revision, Start},
     part::PART_BYTES,
     place::Place,
+    turn::Turn,
     upkeep::{self, Upkeep},
 };
 
 /// How long a member has for an answer.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
+/// How often it is looked which member leads.
+const LOOK_FOR_LEADER: Duration = Duration::from_secs(1);
 /// In a lease it is renewed so often.
 const RENEWALS: u32 = 4;
 /// This part of a lease before it runs out nothing is answered any more: for clocks of different pace.
@@ -91,11 +94,7 @@ struct Held {
 
 struct Shared {
     place: Place,
-    options: ConnectOptions,
-    /// One for each member, once it was reached.
-    clients: Vec<Mutex<Option<Client>>>,
-    /// Which one is asked.
-    turn: AtomicUsize,
+    turn: Turn,
     /// The leader's key that this manager made, and its lease, which is renewed; none before, and after the end.
     held: Mutex<Option<Held>>,
     /// It was made.
@@ -113,13 +112,13 @@ impl Etcd {
     /// Prepares to ask; asks nothing yet.
     pub fn new(place: &Place, claim: Claim, following: Following) -> Result<Etcd, String> {
         let options = options(place)?;
+        let scheme = if place.tls { "https" } else { "http" };
+        let endpoint = |at: &String| format!("{scheme}://{at}");
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).thread_name("manager-etcd").enable_all().build();
         let runtime = runtime.map_err(|error| format!("start the threads for etcd: {error}"))?;
         let shared = Arc::new(Shared {
-            options,
-            clients: place.endpoints.iter().map(|_| Mutex::default()).collect(),
-            turn: AtomicUsize::new(0),
+            turn: Turn::new(place.endpoints.iter().map(endpoint).collect(), options),
             held: Mutex::default(),
             won: Notify::new(),
             confirmed: Confirmed::default(),
@@ -130,6 +129,7 @@ impl Etcd {
             place: place.clone(),
         });
         runtime.spawn(renew(shared.clone()));
+        runtime.spawn(ask_leader(shared.clone()));
         Ok(Etcd { shared, runtime: Some(runtime), claim })
     }
 
@@ -233,14 +233,25 @@ async fn renew(shared: Arc<Shared>) {
         if let Some(held) = held {
             // One member may be gone, or hang: others are asked before the lease is over. Failing is met with the next commit, or
             // the next look.
-            for _ in 0..shared.clients.len() {
-                let turn = shared.turn.load(Ordering::Relaxed);
+            for _ in 0..shared.turn.members() {
+                let turn = shared.turn.now();
                 match tokio::time::timeout(every, shared.renew(held)).await {
                     Ok(Some(())) => break,
                     Ok(None) => {}
-                    Err(_) => shared.next_member(turn),
+                    Err(_) => shared.turn.fails(turn),
                 }
             }
+        }
+    }
+}
+
+/// Whoever commits does so at the member that leads, until its runtime ends.
+async fn ask_leader(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(LOOK_FOR_LEADER).await;
+        let commits = shared.held.lock().is_some();
+        if commits {
+            shared.turn.to_leader().await;
         }
     }
 }
@@ -288,23 +299,10 @@ impl Shared {
         format!("{}/j/{number:016x}", self.place.prefix)
     }
 
-    /// The client of the member whose turn it is.
-    async fn client(&self, turn: usize) -> Result<Client, Error> {
-        let index = turn % self.clients.len();
-        if let Some(client) = &*self.clients[index].lock() {
-            return Ok(client.clone());
-        }
-        let scheme = if self.place.tls { "https" } else { "http" };
-        let endpoint = format!("{scheme}://{}", self.place.endpoints[index]);
-        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
-        *self.clients[index].lock() = Some(client.clone());
-        Ok(client)
-    }
-
     /// One request, to one member; none if it failed or was not answered in time.
     async fn request<T>(&self, work: impl AsyncFnOnce(Client) -> Result<T, Error>) -> Option<T> {
-        let turn = self.turn.load(Ordering::Relaxed);
-        let exchange = async { work(self.client(turn).await?).await };
+        let turn = self.turn.now();
+        let exchange = async { work(self.turn.client(turn).await?).await };
         let failure = match tokio::time::timeout(REQUEST_DEADLINE, exchange).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => {
@@ -315,22 +313,16 @@ impl Shared {
             }
             Err(_) => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
         };
-        let member = &self.place.endpoints[turn % self.clients.len()];
-        *self.failure.lock() = format!("etcd at {member}: {failure}");
-        self.next_member(turn);
+        *self.failure.lock() = format!("etcd at {}: {failure}", self.turn.place(turn));
+        self.turn.fails(turn);
         None
-    }
-
-    /// Whoever fails at the same time moves it once.
-    fn next_member(&self, turn: usize) {
-        let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Asks each member for itself.
     async fn look_after(&self) -> Option<()> {
         let mut clients = Vec::new();
-        for index in 0..self.clients.len() {
-            let connected = tokio::time::timeout(REQUEST_DEADLINE, self.client(index)).await;
+        for index in 0..self.turn.members() {
+            let connected = tokio::time::timeout(REQUEST_DEADLINE, self.turn.client(index)).await;
             clients.extend(connected.ok().and_then(Result::ok));
         }
         self.upkeep.look(clients, self.place.quota).await

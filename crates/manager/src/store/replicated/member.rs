@@ -8,6 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// A free port of this machine. None of those that the system gives to whoever asks for any, nor of those that clusters choose among (from
+/// 5,000 on): another could have it before etcd does, or miss it while one of its servers is down.
+fn free(odd: u16) -> String {
+    loop {
+        let port = 2_000 + RandomState::new().hash_one(()) as u16 % 1_500 * 2 + odd;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return format!("127.0.0.1:{port}");
+        }
+    }
+}
+
 /// See the module.
 pub struct Member {
     process: Child,
@@ -33,17 +44,32 @@ impl Member {
         member
     }
 
+    /// Starts three that are one etcd, and waits until each answers.
+    #[allow(dead_code)] // tests of the commands have their own
+    pub fn three() -> [Member; 3] {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let peers: [String; 3] = std::array::from_fn(|_| format!("http://{}", free(1)));
+            let all: Vec<String> = (0..3).map(|n| format!("m{n}={}", peers[n])).collect();
+            let mut members: [Member; 3] = std::array::from_fn(|n| {
+                let at = ["--listen-peer-urls", &peers[n], "--initial-advertise-peer-urls", &peers[n]];
+                let of = ["--name", &format!("m{n}"), "--initial-cluster", &all.join(",")];
+                Member::start_with("http", &[at, of].concat())
+            });
+            // Another program has got one of their ports: all begin anew.
+            while members.iter_mut().all(|member| member.process.try_wait().unwrap().is_none()) {
+                if members.iter().all(Member::is_healthy) {
+                    return members;
+                }
+                assert!(Instant::now() < until, "etcd does not start");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+
     /// Starts one whose clients speak `scheme`.
     pub fn start_with(scheme: &str, options: &[&str]) -> Member {
         let dir = tempfile::tempdir().unwrap();
-        // None of those that the system gives to whoever asks for any, nor of those that clusters choose among (from 5,000 on): another
-        // could have it before etcd does, or miss it while one of its servers is down.
-        let free = |odd: u16| loop {
-            let port = 2_000 + RandomState::new().hash_one(()) as u16 % 1_500 * 2 + odd;
-            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-                break format!("127.0.0.1:{port}");
-            }
-        };
         let (address, peer) = (free(0), free(1));
         let (client_url, peer_url) = (format!("{scheme}://{address}"), format!("http://{peer}"));
         let process = Command::new("setpriv")

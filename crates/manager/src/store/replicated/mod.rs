@@ -30,6 +30,7 @@ mod sim;
 mod store;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod upkeep;
 
 pub use self::{
