@@ -2,7 +2,8 @@
 # Names a second by where the manager's store is: on one disk (redb), with a copy in another directory (mirror) or on another manager
 # (mirror+node), with its journal in an etcd of one and of three members, these also with a round trip of 1 and 5 ms between them
 # (bench/delayed.py, whose CPU counts too); create, stat and unlink of 4 KiB files by so many workers at a time, each name durable when its
-# call returns (with ROPEWALK_NAMES=ahead: made ahead of the manager, and told to it in batches). Beside it, in the same run: what etcd
+# call returns (with ROPEWALK_NAMES=ahead: made ahead of the manager, and told to it in batches). The files hold text, rows of numbers, or
+# with CONTENT=random what cannot be packed. Beside it, in the same run: what etcd
 # itself commits a second (guarded transactions of 4 KiB, one at a time and one connection a worker:
 # crates/manager/examples/etcd_transactions.rs).
 # The last column is the creates divided by those of redb with as many workers. Everything is on loopback and in DATA. Some minutes.
@@ -10,11 +11,12 @@
 # vanishes: bench/vanished.sh.
 #   bench/managers.sh          needs root (a mount), jq, python3, etcd (package etcd-server)
 # env: FILES=4000  WORKERS="1 4 16 64"  STORES="redb mirror mirror+node etcd1 etcd3 etcd3+1ms etcd3+5ms"  DATA=/var/tmp
+#      CONTENT=text
 #      RW=target/release/ropewalk  RAW=target/release/examples/etcd_transactions     (FILES is for 8 workers and more, with fewer 500 for each)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RW=${RW:-target/release/ropewalk} RAW=${RAW:-target/release/examples/etcd_transactions}
-FILES=${FILES:-4000} WORKERS=${WORKERS:-1 4 16 64} STORES=${STORES:-redb mirror mirror+node etcd1 etcd3 etcd3+1ms etcd3+5ms}
+CONTENT=${CONTENT:-text} FILES=${FILES:-4000} WORKERS=${WORKERS:-1 4 16 64} STORES=${STORES:-redb mirror mirror+node etcd1 etcd3 etcd3+1ms etcd3+5ms}
 for built in "$RW" "$RAW"; do
   [ -x "$built" ] ||
     { echo "$built: cargo build --release --workspace --bin ropewalk --example etcd_transactions, or name another with RW, RAW" >&2; exit 1; }
@@ -31,9 +33,17 @@ trap 'end; rm -rf "$AT"' EXIT
 trap 'exit 130' INT TERM
 names() { # WORKERS FILES: rates of create, stat, unlink
   (cd bench && python3 -c '
-import sys, metadata
-rates = metadata.small_files([sys.argv[1]], int(sys.argv[2]), int(sys.argv[3]), False)
-print(*[round(rates[phase]) for phase in ("create", "stat", "unlink")])' "$AT/m" "$@")
+import os, random, sys, metadata
+mount, workers, files, kind = sys.argv[1:]
+number = random.Random(int(workers)).random
+row = lambda: b"%d,%.4f,%.2f,2026-%02d-%02d\n" % (number() * 1e6, number(), number() * 1e3, 1 + number() * 12, 1 + number() * 28)
+pool = {"text": lambda: b"".join(row() for _ in range(100_000)), "random": lambda: os.urandom(4 << 20)}[kind]()
+def content():
+    at = int(number() * (len(pool) - len(metadata.CONTENT)))
+    return pool[at : at + len(metadata.CONTENT)]
+metadata.content = content
+rates = metadata.small_files([mount], int(workers), int(files), False)
+print(*[round(rates[phase]) for phase in ("create", "stat", "unlink")])' "$AT/m" "$@" "$CONTENT")
 }
 up() { "$RW" up --dir "$AT/c" --mount "$AT/m" --detach "$@" > /dev/null; }
 fresh=(--nodes 1 --pdisks 1 --code 1way --pdisk-size 4g --cipher-list EMPTY)

@@ -31,10 +31,15 @@ CONTENT = bytes(range(256)) * 16
 WAIT = 1800
 
 
+def content():
+    """What a file gets; bench/managers.sh puts another one in the place of this."""
+    return CONTENT
+
+
 def create(paths, sync):
     for path in paths:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        os.write(file, CONTENT)
+        os.write(file, content())
         os.close(file)
         sync()
 

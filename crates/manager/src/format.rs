@@ -16,7 +16,7 @@ use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId};
 use wire::{
     map::{ClusterMap, FsEntry, NodeEntry, NodeRack, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
-    version::Build,
+    version::{Build, LEVEL_RECORDS_PACKED},
 };
 
 use crate::{
@@ -327,6 +327,13 @@ pub fn check_format(from: &dyn store::Read, dir: &Path) -> Result<FormatRecord, 
         return Err(ManagerError::OtherVersion { path: store_path(dir), found, levels });
     }
     Ok(record)
+}
+
+/// Whether records in etcd may be packed: all who may read them know a level that has that.
+pub fn packs_records(from: &dyn store::Read) -> bool {
+    let key = keys::format_key();
+    let record = from.get(&key).ok().flatten().and_then(|value| store::open_record(&key, &value).ok());
+    record.is_some_and(|record: FormatRecord| record.version >= LEVEL_RECORDS_PACKED.into())
 }
 
 fn rising<T: Copy + Ord>(ids: impl Iterator<Item = T>) -> bool {

@@ -22,6 +22,8 @@ pub const LEVEL_BUILDS_KEPT: u16 = 2;
 /// From this level on a pdisk flushes bytes in its data file together with the record that names them. Not a level of its own: no
 /// build that knows levels is released.
 pub const LEVEL_FLUSHED_TOGETHER: u16 = 2;
+/// From this level on the manager's records in etcd may be packed. Not a level of its own, for the same reason.
+pub const LEVEL_RECORDS_PACKED: u16 = 2;
 
 /// What this process is.
 static OWN: OnceLock<Build> = OnceLock::new();

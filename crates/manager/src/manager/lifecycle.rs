@@ -109,7 +109,8 @@ impl Manager {
         let store: Arc<dyn Store> = match (&options.journal, &options.mirror) {
             (Some(Replicated { place, standing }), _) => {
                 let (lease, sees) = (Some(stored_lease as _), Some(last_names::note_followed as _));
-                let standing = Standing { lease, sees, ..standing.clone() };
+                let packs = Some(format::packs_records as _);
+                let standing = Standing { lease, packs, sees, ..standing.clone() };
                 Arc::new(ReplicatedStore::open_as(&path, cache, place, &standing)?)
             }
             (None, Some(mirror)) => {

@@ -35,7 +35,7 @@ use super::{
 
 /// Changes held in memory above the table, at most, about.
 const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
-/// Bytes of records after which the table takes all durably.
+/// Bytes of changes after which the table takes all durably.
 const ROUND_BYTES: usize = if cfg!(test) { 16 << 10 } else { 8 << 20 };
 /// Rounds of records that stay in etcd behind that, for tables that are further behind.
 const ROUNDS_KEPT: usize = 4;
@@ -65,6 +65,8 @@ pub struct Standing {
     pub following: Following,
     /// What the table says of the lease under which it leads; none: it is not looked for there.
     pub lease: Option<fn(&dyn Read) -> Duration>,
+    /// Whether all who may read its records know packed ones, as the table says; none: they may not.
+    pub packs: Option<fn(&dyn Read) -> bool>,
     /// Sees what another one that leads has changed, above the table before that.
     pub sees: Option<fn(&dyn Read, &Changes)>,
 }
@@ -86,6 +88,7 @@ pub struct ReplicatedStore {
     life: u64,
     state: Mutex<State>,
     following: Following,
+    packs: Option<fn(&dyn Read) -> bool>,
     /// The record behind which a table that is being copied goes on, and when it was heard of last.
     held: Mutex<Option<(u64, Instant)>>,
 }
@@ -103,10 +106,17 @@ struct State {
     failed: Option<StoreError>,
     /// This machine's disk has failed: it gets nothing any more.
     disk_fails: bool,
-    /// Bytes of records since the table was durable.
+    /// Bytes of changes since the table was durable.
     bytes: usize,
+    /// Records are packed.
+    packs: bool,
     /// Numbers up to which the table was durable, at the ends of the last rounds.
     rounds: VecDeque<u64>,
+}
+
+/// Bytes of changes, without what says where one ends.
+fn bytes_of(changes: &Changes) -> usize {
+    changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum()
 }
 
 fn failed(action: &'static str, reason: impl ToString) -> StoreError {
@@ -297,10 +307,10 @@ impl ReplicatedStore {
                     if let Some(sees) = standing.sees {
                         sees(&*recent.above(table.snapshot()?), &changes);
                     }
+                    bytes_read += bytes_of(&changes);
                     recent.push(changes);
                     last = Mark { applied: number, etcd: Some(part::stored_crc(&bytes)), ..last };
                 }
-                bytes_read += bytes.len();
             }
             let durable = bytes_read >= ROUND_BYTES;
             if durable || recent.len() >= RECENT_MAX {
@@ -337,6 +347,7 @@ impl ReplicatedStore {
             failed: None,
             disk_fails: false,
             bytes: bytes_read,
+            packs: false,
             rounds,
         };
         let store = ReplicatedStore {
@@ -346,8 +357,10 @@ impl ReplicatedStore {
             life,
             state: Mutex::new(state),
             following: following.clone(),
+            packs: standing.packs,
             held: Mutex::default(),
         };
+        store.look_at_level(&mut store.state.lock())?;
         // The claim: whoever finds it knows that this manager serves since.
         store.commit(&Changes::new())?;
         following.set_leads();
@@ -361,6 +374,7 @@ impl ReplicatedStore {
         self.table.commit_marked(&state.recent.merged(), state.last, durable)?;
         state.base = Some(self.table.snapshot()?);
         state.recent = Recent::default();
+        self.look_at_level(state)?;
         if durable {
             state.bytes = 0;
             state.rounds.push_back(state.last.applied);
@@ -374,6 +388,14 @@ impl ReplicatedStore {
             if let Some(below) = below {
                 self.etcd.trim(state.holder.leader(), below);
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the table, as it was at its last commit or before, lets records be packed.
+    fn look_at_level(&self, state: &mut State) -> Result<(), StoreError> {
+        if let Some(packs) = self.packs.filter(|_| !state.packs) {
+            state.packs = packs(&*self.state_of(state)?);
         }
         Ok(())
     }
@@ -445,11 +467,12 @@ impl Store for ReplicatedStore {
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
         let state = &mut *self.state.lock();
         let journal = state.last.journal;
-        let records = part::split(journal, self.life, state.holder.last() + 1, changes)
+        let number = state.holder.last() + 1;
+        let records = part::split((journal, self.life), number, changes, state.packs)
             .map_err(|error| failed("commit to the journal of the", error))?;
         let mut crc = 0;
+        state.bytes += bytes_of(changes);
         for record in records {
-            state.bytes += record.len();
             crc = part::stored_crc(&record);
             self.hold(state, |holder| holder.append(record))?;
         }

@@ -48,6 +48,15 @@ impl Member {
         })
     }
 
+    /// Whether each of the records there is packed.
+    fn packed(&self, prefix: &str) -> Vec<bool> {
+        let options = GetOptions::new().with_prefix();
+        self.with(async |mut client| {
+            let got = client.get(format!("{prefix}/j/"), Some(options)).await.unwrap();
+            got.kvs().iter().map(|kv| kv.value().starts_with(b"RRWP")).collect()
+        })
+    }
+
     /// The lease of the leader's key, seconds.
     fn lease(&self, prefix: &str) -> i64 {
         self.with(async |mut client| {
@@ -402,15 +411,19 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
         let stored = table.get(b"lease").unwrap().map(|millis| millis.try_into().unwrap());
         Duration::from_millis(stored.map_or(60_000, u64::from_be_bytes))
     };
-    let first = Standing { lease: Some(lease), ..Standing::default() };
+    // Its level as well, in a way.
+    let packs = Some((|table| table.get(b"lease").unwrap().is_some()) as fn(&dyn Read) -> bool);
+    let first = Standing { lease: Some(lease), packs, ..Standing::default() };
     let store = ReplicatedStore::open_as(&path, 1 << 20, &place, &first).unwrap();
     commit(&store, &mut model, 0..10);
     let other = etcd.dir.path().join("other.redb");
     crashed(&path, &other, false);
+    assert!(!etcd.packed("rope").contains(&true));
     std::thread::scope(|scope| {
         let following = Following::default();
         let follows = following.clone();
-        let standing = Standing { standby: true, lease: Some(lease), following, ..Standing::default() };
+        let standing =
+            Standing { standby: true, lease: Some(lease), packs, following, ..Standing::default() };
         let standby = scope.spawn(move || ReplicatedStore::open_as(&other, 1 << 20, &place, &standing));
         // It leads by what the other one stored while it followed.
         let changes: Changes = [(b"lease".to_vec(), Some(90_200u64.to_be_bytes().to_vec()))].into();
@@ -423,6 +436,8 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
             wait_for("it has read all", || follows.last() >= last);
         }
         assert!(etcd.records("rope")[0] > 100 && !standby.is_finished());
+        // What gets no smaller stays as it is.
+        assert!(etcd.packed("rope").iter().filter(|packed| **packed).count() > 50);
         assert_eq!(etcd.lease("rope"), 60);
         drop(store);
         let standby = standby.join().unwrap().unwrap();
