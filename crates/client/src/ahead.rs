@@ -1,7 +1,8 @@
 //! What this session has made and removed, and the manager has not been told of yet: one log, in the order in which it was done ([`untold`]),
 //! and the waits for it. Who may append is decided in [`crate::names::ahead`], which tells it too.
 //!
-//! Invariants: what follows from what was made (content, other changes, questions) is sent only when that is told ([`crate::calls`]).
+//! Invariants: what follows from what was made (content, other changes, questions that it could have an effect on) is sent only when that
+//! is told ([`crate::calls`]).
 //!
 //! Whoever appends looks under the log's lock whether it may. Whoever changes the same at the manager notes that first, and waits for the
 //! log then: so either that is seen here, or it comes after what is appended.
@@ -112,6 +113,12 @@ impl Log {
     /// The same of what made an inode.
     pub async fn inode_told(&self, ino: InodeNo) -> Result<(), Errno> {
         let at = self.state.lock().untold.made_at(ino);
+        self.told_to(at).await
+    }
+
+    /// The same of all that concerns an inode.
+    pub async fn all_of_told(&self, ino: InodeNo) -> Result<(), Errno> {
+        let at = self.state.lock().untold.concerned_at(ino);
         self.told_to(at).await
     }
 

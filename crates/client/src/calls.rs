@@ -51,7 +51,7 @@ pub(crate) struct Calls {
     /// We end the session ourselves: that it is gone then is as it should be.
     leaving: AtomicBool,
     pub given_up: GivenUp,
-    /// What was made here ahead of the manager. All else that is said of inodes follows it.
+    /// What was made here ahead of the manager. What is said of the same inodes follows it.
     pub ahead: Arc<Log>,
 }
 
@@ -221,8 +221,10 @@ impl Calls {
             request,
             WaitRecalls | Claim { .. } | Lock(LockRequest::Claim { .. }) | Reserve { .. } | StatFs { .. }
         );
-        if !at_once {
-            self.told().await?;
+        match of_one_inode(&request) {
+            _ if at_once => {}
+            Some(ino) => self.within_patience(self.ahead.all_of_told(ino)).await?,
+            None => self.told().await?,
         }
         match self.alive(self.manager.call(request, Instant::now() + patience)).await? {
             Ok(MgrReply::Error(error)) => Err(self.errno(error)),
@@ -448,6 +450,20 @@ impl Calls {
                 Errno::EIO
             }
         }
+    }
+}
+
+/// The inode that a question is about, if its answer says something of that one alone.
+fn of_one_inode(question: &MgrRequest) -> Option<InodeNo> {
+    use MgrRequest::{Extents, GetAttr, GetXattr, ListXattr, ReadInline, ReadLink};
+    match *question {
+        GetAttr { ino }
+        | ReadInline { ino }
+        | ReadLink { ino }
+        | Extents { ino, .. }
+        | GetXattr { ino, .. }
+        | ListXattr { ino } => Some(ino),
+        _ => None,
     }
 }
 

@@ -1,7 +1,10 @@
 //! Calls to a manager that answers some of them.
 
+use base::BlockIndex;
+use wire::mgr::FileKind;
+
 use super::*;
-use crate::parts::BoxFuture;
+use crate::{core::now, parts::BoxFuture};
 
 /// Changes one by one are never answered, several at once are. The newest message for these it may not know; then it waits with them
 /// until a session has said what it holds, as one does that has just begun.
@@ -81,6 +84,63 @@ async fn what_is_told_does_not_wait_for_changes_that_are_not_answered() {
     }
     let told = calls.tell_ahead(vec![Change::Numbers { count: 1 }; MANY_MAX], true).await;
     assert_eq!(told.map(|replies| replies.len()), Some(MANY_MAX));
+}
+
+/// A tree is copied within the file system: each file of the source is asked for while what was made of the copy gathers.
+#[tokio::test]
+async fn a_question_waits_only_for_what_may_have_an_effect_on_its_answer() {
+    let (stub, calls) = Stub::calls();
+    let [root, made, other] = [1, 10, 7].map(InodeNo);
+    calls.ahead.add_numbers(made, 1);
+    let set = |ino| Change::SetXattr {
+        ino,
+        name: vec![1],
+        value: vec![],
+        create: false,
+        replace: false,
+        now: now(),
+    };
+    let create = |ino| Change::CreateAs {
+        ino,
+        parent: root,
+        name: b"a".to_vec(),
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
+        now: now(),
+    };
+    calls.ahead.append(|ino| Some(create(ino))).expect("there is a number");
+    let ask = |request| {
+        let calls = calls.clone();
+        tokio::spawn(async move { calls.ask(request).await });
+    };
+    let of = |ino| {
+        [
+            MgrRequest::GetAttr { ino },
+            MgrRequest::ReadInline { ino },
+            MgrRequest::Extents { ino, from: BlockIndex(0), limit: 1 },
+            MgrRequest::ListXattr { ino },
+        ]
+    };
+    let asked = async |count| {
+        while stub.waiting.load(SeqCst) < count {
+            stub.asked.notified().await;
+        }
+    };
+    of(other).into_iter().for_each(ask);
+    asked(4).await;
+    // What was made, its directory, a listing, which says something of many, and whatever changes something.
+    of(made).into_iter().for_each(ask);
+    of(root).into_iter().for_each(ask);
+    ask(MgrRequest::ReadDir { ino: other, cookie: 0, limit: 1, plus: true });
+    let changing = calls.clone();
+    tokio::spawn(async move { changing.mutate(set(other)).await });
+    assert!(tokio::time::timeout(Duration::from_millis(20), asked(5)).await.is_err());
+    calls.ahead.advance(1);
+    asked(14).await;
 }
 
 /// What it is told waits there for what this session says that it holds; what the one before may have done is told under the same numbers.
