@@ -49,6 +49,7 @@ impl Member {
     pub fn three() -> [Member; 3] {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
+            assert!(Instant::now() < until, "etcd does not start");
             let peers: [String; 3] = std::array::from_fn(|_| format!("http://{}", free(1)));
             let all: Vec<String> = (0..3).map(|n| format!("m{n}={}", peers[n])).collect();
             let mut members: [Member; 3] = std::array::from_fn(|n| {

@@ -30,6 +30,12 @@ pub enum BadPart {
         /// Its place.
         number: u64,
     },
+    /// Of a form that this program does not know.
+    #[error("record {number} is of a newer ropewalk: install that one here")]
+    Newer {
+        /// Its place.
+        number: u64,
+    },
     /// A part in the middle of nothing.
     #[error("record {number} is a part of a commit that does not begin before it")]
     Beginning {
@@ -138,6 +144,10 @@ impl Assembly {
     /// Takes the record at `number`; the commit's changes if it is the last of one.
     pub fn push(&mut self, journal: u64, number: u64, record: &[u8]) -> Result<Option<Changes>, BadPart> {
         let damaged = BadPart::Damaged { number };
+        if record.starts_with(&MAGIC[..3]) && !record.starts_with(MAGIC) && !record.starts_with(MAGIC_PACKED)
+        {
+            return Err(BadPart::Newer { number });
+        }
         let Some((head, content)) = record.split_first_chunk::<HEAD>() else { return Err(damaged) };
         let head = Head::read(head);
         let Head { packed, part, parts, .. } = head;
@@ -240,6 +250,8 @@ mod tests {
         assert_eq!(assembly.push(7, 5, &next[0]), Ok(Some(changes(1))));
         assert_eq!(assembly.push(7, 6, &records[2]), Err(BadPart::Beginning { number: 6 }));
         assert_eq!(assembly.push(8, 5, &next[0]), Err(BadPart::Damaged { number: 5 }));
+        let newer = [b"RRWF", &next[0][4..]].concat();
+        assert_eq!(assembly.push(7, 5, &newer), Err(BadPart::Newer { number: 5 }));
         assert_eq!(assembly.push(7, 6, &next[0]), Err(BadPart::Damaged { number: 6 }));
         let error = split((7, 3), 1, &changes(PARTS_MAX * PART_BYTES), true).unwrap_err().to_string();
         assert!(error.contains("at most 2097152"), "{error}");

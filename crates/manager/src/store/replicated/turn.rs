@@ -9,9 +9,23 @@ use std::{
 use etcd_client::{Client, ConnectOptions, Error, StatusResponse};
 use parking_lot::Mutex;
 
-/// So long after a failure nobody goes back to the one that leads: it may be the one that fails, and still say that it leads.
+/// So long after a failure nobody goes back to the one that leads: it may be the one that fails, and still say that it leads. Twice as long
+/// after each one that comes soon, up to the other.
 const RESTS: Duration = Duration::from_secs(10);
+const RESTS_MAX: Duration = Duration::from_secs(80);
 const DEADLINE: Duration = Duration::from_secs(2);
+
+struct Failed {
+    at: Instant,
+    rests: Duration,
+}
+
+impl Failed {
+    /// One that comes so long after another, which is past.
+    fn after(past: Duration, rests: Duration) -> Duration {
+        if past < rests * 2 { (rests * 2).min(RESTS_MAX) } else { RESTS }
+    }
+}
 
 /// See the module.
 pub struct Turn {
@@ -21,7 +35,7 @@ pub struct Turn {
     clients: Vec<Mutex<Option<Client>>>,
     /// Which one is asked, modulo their number.
     at: AtomicUsize,
-    failed: Mutex<Option<Instant>>,
+    failed: Mutex<Option<Failed>>,
 }
 
 impl Turn {
@@ -65,7 +79,10 @@ impl Turn {
 
     /// That member has failed: it is the next one's turn. Whoever fails at the same time moves it once.
     pub fn fails(&self, turn: usize) {
-        *self.failed.lock() = Some(Instant::now());
+        let mut failed = self.failed.lock();
+        let rests = failed.as_ref().map_or(RESTS, |last| Failed::after(last.at.elapsed(), last.rests));
+        *failed = Some(Failed { at: Instant::now(), rests });
+        drop(failed);
         self.move_on(turn, 1);
     }
 
@@ -82,7 +99,7 @@ impl Turn {
     /// Gives the turn to the member that leads the others, if one does and none has failed of late.
     pub async fn to_leader(&self) {
         let turn = self.now();
-        if self.failed.lock().is_some_and(|at| at.elapsed() < RESTS) {
+        if self.failed.lock().as_ref().is_some_and(|last| last.at.elapsed() < last.rests) {
             return;
         }
         let Some(asked) = self.status(turn).await else { return };
@@ -101,16 +118,29 @@ mod tests {
     use super::{super::member::Member, *};
 
     #[test]
+    fn one_that_fails_again_and_again_is_asked_ever_less() {
+        let seconds = Duration::from_secs;
+        let after = |past, rests| Failed::after(seconds(past), seconds(rests)).as_secs();
+        assert_eq!([after(12, 10), after(22, 20), after(42, 40), after(82, 80)], [20, 40, 80, 80]);
+        assert_eq!([after(20, 10), after(160, 80)], [10, 10]);
+    }
+
+    #[test]
     fn the_member_that_leads_is_asked_unless_one_has_just_failed() {
         let members = Member::three();
         let endpoints = members.iter().map(|member| format!("http://{}", member.address)).collect();
         let turn = Turn::new(endpoints, ConnectOptions::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let status = async |member| turn.status(member).await.unwrap();
+            let until = Instant::now() + Duration::from_secs(60);
+            let status = async |member| loop {
+                assert!(Instant::now() < until, "{member} says nothing");
+                if let Some(status) = turn.status(member).await {
+                    break status;
+                }
+            };
             for target in [2, 0, 1] {
                 let id = status(target).await.header().unwrap().member_id();
-                let until = Instant::now() + Duration::from_secs(60);
                 while turn.now() % 3 != target {
                     let leader = status(0).await.leader();
                     for member in 0..3 {

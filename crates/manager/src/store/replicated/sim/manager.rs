@@ -106,7 +106,8 @@ impl Manager {
 
     /// Begins to commit.
     pub fn commit(&mut self, of: Of, changes: Changes) {
-        let mut parts = part::split((JOURNAL, self.life), self.holder.last() + 1, &changes, false).unwrap();
+        let mut parts =
+            part::split((JOURNAL, self.life), self.holder.last() + 1, &changes, self.life % 2 == 1).unwrap();
         let crc = parts.last().map(|part| part::stored_crc(part));
         self.asks = Some(self.holder.append(parts.remove(0)));
         self.commit = Some(Commit { of, changes, parts, crc });
