@@ -5,7 +5,12 @@ mod common;
 #[path = "common/prometheus.rs"]
 mod prometheus;
 
-use std::{fs, io::Write, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
 
 use common::{Cluster, Random, copy_tree, ports::Ports, same_tree, until, write_tree};
 
@@ -160,13 +165,80 @@ fn the_manager_dies_and_returns_under_load() {
     cluster.down();
 }
 
+const SMALL: [&str; 8] = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"];
+
+/// What is shown at a port to who asks for metrics.
+fn shown(port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[test]
+fn ports_that_metrics_cannot_have_are_refused_and_nothing_is_changed() {
+    let ports = Ports::take();
+    let port = |n: u16| (ports.first + n).to_string();
+    let cluster = Cluster::prepare(&[]);
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let common = ["up", "--detach", "--dir", dir.to_str().unwrap()];
+    let up = |options: &[&str]| common::ok(&[&common[..], options].concat());
+    let not = |options: &[&str]| common::refused(&[&common[..], options].concat());
+    let other = TcpListener::bind(("127.0.0.1", ports.first + 1)).unwrap();
+    let said = not(&[&SMALL[..], &["--metrics", &port(0)]].concat());
+    assert!(
+        said.contains(&format!(":{}", port(1))) && said.contains("stop the program") && !dir.exists(),
+        "{said}"
+    );
+
+    // Manager, server, mount: the first two are at these ports and the next.
+    up(&[&SMALL[..], &["--port", &port(4), "--mount", mnt.to_str().unwrap()]].concat());
+    let file = || fs::read_to_string(dir.join("cluster.toml")).unwrap();
+    let (before, ran) = (file(), cluster.processes());
+    for (options, says) in [
+        (&["--metrics", &port(0)][..], "stop the program"),
+        (&["--metrics", "127.0.0.1:0"], "name a port"),
+        (&["--metrics", "127.0.0.1:65534"], "beyond 65535"),
+        (&["--metrics", "here"], "on loopback"),
+        (&["--metrics", &port(3)], "is that of manager"),
+        (&["--metrics", &port(8), "--analytics", &port(10)], "the page of analytics"),
+    ] {
+        let said = not(options);
+        assert!(said.contains(says), "{options:?}: {said}");
+        assert_eq!((file(), cluster.processes()), (before.clone(), ran.clone()), "{options:?}");
+    }
+
+    drop(other);
+    // A program that another test has just begun has for a moment all that was open here.
+    until("its ports are free", || {
+        common::ropewalk(&[&common[..], &["--metrics", &port(0)]].concat()).status.success()
+    });
+    let said = not(&["--analytics", &port(2)]);
+    assert!(said.contains("the page of analytics") && said.contains("--metrics"), "{said}");
+    cluster.down();
+    up(&[]);
+    (0..3).for_each(|n| assert!(shown(ports.first + n).unwrap().starts_with("HTTP/1.0 200"), "{n}"));
+    // What its own processes have is no stranger's.
+    let remembered = file();
+    up(&["--metrics", &port(0)]);
+    assert_eq!(file(), remembered);
+    up(&["--metrics", &port(1)]);
+    assert_ne!(file(), remembered);
+    up(&["--metrics", "off"]);
+    assert_eq!(file(), before);
+    cluster.down();
+    up(&[]);
+    assert!(shown(ports.first).is_err());
+    cluster.down();
+}
+
 #[test]
 fn metrics_are_served_over_http() {
     let ports = Ports::take();
     // Manager, server, mount.
     let addresses = [0, 1, 2].map(|n| format!("127.0.0.1:{}", ports.first + n));
-    let small = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"];
-    let cluster = Cluster::up(&[&small[..], &["--metrics", &addresses[0]]].concat());
+    let cluster = Cluster::up(&[&SMALL[..], &["--metrics", &addresses[0]]].concat());
     let mnt = cluster.mnt();
     common::ok(&["umount", mnt.to_str().unwrap()]);
     let address = &addresses[2];
@@ -183,10 +255,7 @@ fn metrics_are_served_over_http() {
     // What the dashboard draws by kinds that are made when they are met: an error of an operation, a lock.
     assert!(fs::remove_dir(mnt.join("f")).is_err());
     assert!(std::process::Command::new("flock").arg(mnt.join("f")).arg("true").status().unwrap().success());
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    let text = shown(ports.first + 2).unwrap();
     assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
     prometheus::takes(text.split_once("\r\n\r\n").unwrap().1, &addresses, ports.first + 3);
     cluster.down();

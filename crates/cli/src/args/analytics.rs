@@ -10,7 +10,7 @@ use std::{
 use base::tunables::parse_duration;
 use clap::{Args, Subcommand};
 
-use super::common::{Dir, Listing};
+use super::common::{Dir, ListenAt, Listing};
 
 const QUERY_EXAMPLES: &str = "\
 Examples:
@@ -114,7 +114,7 @@ pub struct PageArgs {
     /// Serve the page of analytics as well: at 127.0.0.1:9470, at this PORT of loopback, or at this ADDRESS:PORT, which wants a
     /// password if it is not loopback; `off`: no longer. Remembered for the next `up`
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:9470")]
-    pub analytics: Option<PageAt>,
+    pub analytics: Option<ListenAt>,
     /// Draw a password for that page and show it, once; it is asked for on every address
     #[arg(long, requires = "analytics")]
     pub analytics_password: bool,
@@ -124,27 +124,6 @@ impl PageArgs {
     /// Where it is to be; nowhere if nothing is said.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.analytics.and_then(|at| at.0)
-    }
-}
-
-/// Where the page is to be; none: nowhere any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageAt(pub Option<SocketAddr>);
-
-impl FromStr for PageAt {
-    type Err = String;
-    fn from_str(text: &str) -> Result<PageAt, String> {
-        if text == "off" {
-            return Ok(PageAt(None));
-        }
-        let port = || text.parse().map(|port| SocketAddr::new(PAGE_ADDR.ip(), port)).ok();
-        match text.parse().ok().or_else(port) {
-            Some(addr) if addr.port() == 0 => {
-                Err("name a port: it is remembered, and the page is there the next time as well".to_owned())
-            }
-            Some(addr) => Ok(PageAt(Some(addr))),
-            None => Err("write it as 127.0.0.1:9470, 9470 (on loopback), [::1]:9470, or off".to_owned()),
-        }
     }
 }
 
@@ -412,11 +391,11 @@ mod tests {
 
     #[test]
     fn the_page_is_on_loopback_unless_an_address_is_named() {
-        let at = |text: &str| text.parse::<PageAt>();
-        assert_eq!(at("off"), Ok(PageAt(None)));
-        assert_eq!(at("9470"), Ok(PageAt(Some(PAGE_ADDR))));
+        let at = |text: &str| text.parse::<ListenAt>();
+        assert_eq!(at("off"), Ok(ListenAt(None)));
+        assert_eq!(at("9470"), Ok(ListenAt(Some(PAGE_ADDR))));
         for addr in ["10.0.0.1:80", "[::1]:9470"] {
-            assert_eq!(at(addr), Ok(PageAt(addr.parse().ok())));
+            assert_eq!(at(addr), Ok(ListenAt(addr.parse().ok())));
         }
         for wrong in ["0", "127.0.0.1:0", "127.0.0.1", "n1:9470", "70000", ""] {
             assert!(at(wrong).is_err(), "{wrong}");

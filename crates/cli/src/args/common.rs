@@ -1,6 +1,10 @@
 //! Options that many commands take.
 
-use std::path::PathBuf;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use base::CipherList;
 use clap::{
@@ -19,6 +23,28 @@ pub struct Dir {
     /// The cluster's directory [default: that of the only cluster of yours that runs on this machine]
     #[arg(long, env = "ROPEWALK_DIR", hide_env_values = true, value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
+}
+
+/// Where something is to listen from now on, which is remembered; none: nowhere any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenAt(pub Option<SocketAddr>);
+
+impl FromStr for ListenAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ListenAt, String> {
+        if text == "off" {
+            return Ok(ListenAt(None));
+        }
+        let port = || text.parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).ok();
+        match text.parse().ok().or_else(port) {
+            Some(addr) if addr.port() == 0 => {
+                Err("name a port: it is remembered, and what listens there is there the next time as well"
+                    .to_owned())
+            }
+            Some(addr) => Ok(ListenAt(Some(addr))),
+            None => Err("write it as 127.0.0.1:PORT, PORT (on loopback), [::1]:PORT, or off".to_owned()),
+        }
+    }
 }
 
 #[derive(Args)]

@@ -55,6 +55,7 @@ pub enum Command {
   ropewalk up --dir /tmp/r --nodes 6 --pdisks 2 --code 8+2p --block-size 8m --pdisk-size 4g --detach
   ropewalk up --dir /data/rope --analytics           with its page, at http://127.0.0.1:9470/
   ropewalk up --dir /data/rope --analytics 10.0.0.1:9470 --analytics-password
+  ropewalk up --dir /data/rope --metrics 10.0.0.1:9400     the first process there; with off: no longer
   ropewalk up --dir /data/rope                       the cluster of that directory again, until Ctrl-C")]
     Up(Up),
     /// Make the first machine of a cluster of several: the manager and a node

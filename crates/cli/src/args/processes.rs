@@ -10,7 +10,7 @@ use clap::{Args, ValueHint};
 
 use super::{
     analytics::PageArgs,
-    common::{self, Dir},
+    common::{self, Dir, ListenAt},
     store::StoreArgs,
 };
 
@@ -56,9 +56,10 @@ pub struct Up {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=7))]
     pub managers: Option<u32>,
     /// Serve Prometheus metrics over HTTP: the first process on this address, each further one, the mount last, on the next port.
-    /// Remembered, also for systemd's units; processes that run have it when they are started anew
+    /// A port alone is one of loopback; `off`: no longer. Remembered, also for systemd's units; processes that run have it when they
+    /// are started anew
     #[arg(long, value_name = "ADDR")]
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<ListenAt>,
     #[command(flatten)]
     pub page: PageArgs,
     /// Come back when everything serves, instead of staying until Ctrl-C

@@ -19,7 +19,7 @@ use crate::{
     },
     interrupt::{self, Interrupted},
     output,
-    process::mounts,
+    process::{mounts, tcp_ports::Beside},
 };
 
 /// The first pool.
@@ -131,7 +131,12 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     // After those of one manager and the nodes: of further managers, and of etcd two for each member.
     let further = managers as usize - 1;
     let beside = further + if own_etcd { 2 * ETCD_MEMBERS } else { 0 };
-    let listeners = reserve_ports(listen, args.port, nodes + beside as u32)?;
+    // Each of them but the second ones of etcd's shows metrics, and so does a mount.
+    let showing = 1 + nodes as usize + further + if own_etcd { ETCD_MEMBERS } else { 0 } + 1;
+    let metrics = args.metrics.and_then(|at| at.0);
+    // First, so that ports that are chosen here are others.
+    let shown = Beside::new(args.page.addr(), metrics, showing)?.hold(None)?;
+    let mut listeners = reserve_ports(listen, args.port, nodes + beside as u32)?;
     let further_at = nodes as usize + 1;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
@@ -173,7 +178,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         mirror: None,
         mirror_on: None,
         keeps_copy: false,
-        metrics: args.metrics,
+        metrics,
         analytics: args.page.addr(),
         etcd,
         managers: Vec::new(),
@@ -192,6 +197,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     // Others may have their logs there as well.
     let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
     let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
+    listeners.extend(shown);
     Ok(Plan { pool: Some(pool), file, rack: None, log_dir, listeners })
 }
 

@@ -16,18 +16,16 @@ use tokio::{
 
 use super::ask::ASK_PATIENCE;
 use crate::{
-    args::{PAGE_ADDR, PageArgs, PageAt},
+    args::{ListenAt, PAGE_ADDR, PageArgs},
     cluster_dir::{ClusterDir, ClusterFile, PAGE, page},
     interrupt, output,
-    process::{control, pid_file, units},
+    process::{control, pid_file, tcp_ports, units},
 };
 
 /// How long it may take to be there: it asks the cluster first.
 const START_PATIENCE: Duration = Duration::from_secs(90);
 /// How long it may take to end before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a killed one may keep its port: until the last of its threads has ended.
-const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// What it is asked whether it answers; whatever it says to that, it does.
 const HELLO: &[u8] = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n";
 
@@ -35,11 +33,11 @@ const HELLO: &[u8] = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n";
 pub fn check(args: &PageArgs, dir: Option<&ClusterDir>) -> Result<Option<TcpListener>> {
     let at = match args.analytics {
         None => return Ok(None),
-        Some(PageAt(Some(at))) => at,
-        Some(PageAt(None)) if args.analytics_password => {
+        Some(ListenAt(Some(at))) => at,
+        Some(ListenAt(None)) if args.analytics_password => {
             bail!("--analytics-password: there is no page with --analytics off")
         }
-        Some(PageAt(None)) => return Ok(None),
+        Some(ListenAt(None)) => return Ok(None),
     };
     let has_password =
         args.analytics_password || dir.map_or(Ok(None), |dir| page::password(&dir.path))?.is_some();
@@ -50,10 +48,7 @@ pub fn check(args: &PageArgs, dir: Option<&ClusterDir>) -> Result<Option<TcpList
         );
     }
     let Some(dir) = dir else { return listen(at).map(Some) };
-    let is_same = |addr: &SocketAddr| {
-        let any = addr.ip().is_unspecified() || at.ip().is_unspecified();
-        addr.port() == at.port() && (any || addr.ip() == at.ip())
-    };
+    let is_same = |addr: &SocketAddr| tcp_ports::collide(*addr, at);
     if let Some((name, _)) = dir.servers().iter().find(|(_, addrs)| addrs.iter().any(is_same)) {
         bail!("--analytics {at}: that is the port of {name}; name another one");
     }
@@ -66,16 +61,7 @@ pub fn check(args: &PageArgs, dir: Option<&ClusterDir>) -> Result<Option<TcpList
 
 /// Its port, for which it waits a moment where the page before was killed.
 fn port(dir: &ClusterDir, at: SocketAddr) -> Result<TcpListener> {
-    let killed = dir.pid_file(PAGE).exists();
-    let until = Instant::now() + if killed { PORT_PATIENCE } else { Duration::ZERO };
-    loop {
-        match listen(at) {
-            Err(_) if Instant::now() < until => {}
-            listener => return listener,
-        }
-        interrupt::check()?;
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    tcp_ports::take(dir.pid_file(PAGE).exists(), || listen(at))
 }
 
 fn listen(at: SocketAddr) -> Result<TcpListener> {
@@ -93,7 +79,7 @@ fn is_there(dir: &ClusterDir) -> bool {
 
 /// Keeps in `cluster.toml` where it is to be. One that runs elsewhere is ended.
 pub fn remember(dir: &mut ClusterDir, args: &PageArgs) -> Result<()> {
-    let Some(PageAt(at)) = args.analytics else { return Ok(()) };
+    let Some(ListenAt(at)) = args.analytics else { return Ok(()) };
     // Also one that was begun by hand, which `off` ends.
     if dir.file.analytics != at || at.is_none() {
         end(dir)?;

@@ -19,19 +19,21 @@ use wire::{
 };
 
 use crate::{
-    args::Up,
+    args::{ListenAt, Up},
     cluster_dir::{Addrs, ClusterDir, NodeFile, make},
     commands::{down, mount, page},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
-    process::{control, mounts, pid_file, units},
+    process::{
+        control, mounts, pid_file,
+        tcp_ports::{self, Beside},
+        units,
+    },
 };
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
 const START_PATIENCE: Duration = Duration::from_secs(90);
-/// How long a killed process may keep its port: until the last of its threads has ended.
-const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Does it.
 pub fn up(args: &Up) -> Result<()> {
@@ -40,7 +42,7 @@ pub fn up(args: &Up) -> Result<()> {
     let dir = match ClusterDir::open_if_made(&path)? {
         Some(mut dir) => {
             check_same(&dir, args)?;
-            page::check(&args.page, Some(&dir))?;
+            let _held = (page::check(&args.page, Some(&dir))?, check_beside(&dir, args)?);
             make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
             remember_metrics(&mut dir, args)?;
@@ -300,9 +302,22 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     Ok(())
 }
 
+/// Refuses ports of metrics and of the page that cannot be had beside each other, or not for metrics. Returned are those, held.
+fn check_beside(dir: &ClusterDir, args: &Up) -> Result<Vec<TcpListener>> {
+    if args.metrics.is_none() && args.page.addr().is_none() {
+        return Ok(Vec::new());
+    }
+    let page = args.page.analytics.map_or(dir.file.analytics, |at| at.0);
+    let metrics = args.metrics.map_or(dir.file.metrics, |at| at.0);
+    let beside = Beside::new(page, metrics, tcp_ports::showing(dir))?;
+    if args.metrics.is_some() { beside.hold(Some(dir)) } else { Ok(Vec::new()) }
+}
+
 fn remember_metrics(dir: &mut ClusterDir, args: &Up) -> Result<()> {
-    if args.metrics.is_some() && dir.file.metrics != args.metrics {
-        dir.file.metrics = args.metrics;
+    if let Some(ListenAt(metrics)) = args.metrics
+        && dir.file.metrics != metrics
+    {
+        dir.file.metrics = metrics;
         ClusterDir::save(&dir.path, &dir.file)?;
     }
     Ok(())
@@ -318,13 +333,7 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
         .collect();
     for (name, addrs) in &absent {
         let killed = dir.pid_file(name).exists();
-        let until = Instant::now() + if killed { PORT_PATIENCE } else { Duration::ZERO };
-        while let Err(error) = addrs.iter().try_for_each(|&addr| check_port(name, addr)) {
-            if Instant::now() >= until {
-                return Err(error);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        tcp_ports::take(killed, || addrs.iter().try_for_each(|&addr| check_port(name, addr)))?;
     }
     for (name, _) in absent {
         let unit = if started.no_service { None } else { units::of_process(&dir.path, &name) };

@@ -26,6 +26,7 @@ pub mod serve;
 pub mod service;
 mod shut_out;
 pub mod stop;
+pub mod tcp_ports;
 pub mod tunables;
 pub mod units;
 mod usage;
