@@ -46,9 +46,7 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
     let presence = Presence::claim(dir, &name)?;
     let ended = runtime.block_on(async {
         tracing::info!("mounts {fs_name} on {}", mountpoint.display());
-        if let Some(addr) = args.metrics.or_else(|| metrics::address(dir, &name)) {
-            metrics::serve(addr).await?;
-        }
+        metrics::begin(dir, &name, args.metrics).await?;
         let own = endpoint::start_client_endpoint(dir)?;
         let running = admin::serve_admin(&own, "client", &mountpoint.display().to_string());
         tunables::follow(&own, dir, Arc::clone(&running));

@@ -13,9 +13,7 @@ pub fn serve(args: &Serve) -> Result<()> {
         // From now on, whatever it waits for, and before its pid file is there: a signal that nobody listens for would leave that.
         let stop = Stop::listen()?;
         let presence = Presence::claim(&dir, &args.name)?;
-        if let Some(addr) = args.metrics.or_else(|| metrics::address(&dir, &args.name)) {
-            metrics::serve(addr).await?;
-        }
+        metrics::begin(&dir, &args.name, args.metrics).await?;
         if let Some(own) = dir.file.own_managers().into_iter().find(|own| own.local == args.name) {
             return match dir.file.keeps_copy {
                 true => keeper::run(&dir, &own, presence, stop).await,
