@@ -192,6 +192,11 @@ fn ports_that_metrics_cannot_have_are_refused_and_nothing_is_changed() {
         "{said}"
     );
 
+    for option in ["--analytics", "--metrics"] {
+        let said = not(&[&SMALL[..], &["--port", &port(4), option, &port(5)]].concat());
+        assert!(said.contains(option) && !said.contains("stop the program") && !dir.exists(), "{said}");
+    }
+
     // Manager, server, mount: the first two are at these ports and the next.
     up(&[&SMALL[..], &["--port", &port(4), "--mount", mnt.to_str().unwrap()]].concat());
     let file = || fs::read_to_string(dir.join("cluster.toml")).unwrap();

@@ -11,7 +11,10 @@ use super::{
     host::host_name,
     make::{self, Plan},
 };
-use crate::args::{Init, StoreAt};
+use crate::{
+    args::{Init, StoreAt},
+    process::tcp_ports::Beside,
+};
 
 /// Longest name of a cluster, bytes.
 const NAME_MAX: usize = 63;
@@ -27,8 +30,9 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         .port
         .checked_add(1)
         .with_context(|| format!("--port {}: the node needs the next one", args.port))?;
-    let (manager, mut listeners) = make::listen_at(&args.address, args.port)?;
-    let (node, others) = make::listen_at(&args.address, second)?;
+    let kept = Beside::new(args.page.addr(), None, 0)?;
+    let (manager, mut listeners) = make::listen_at(&args.address, args.port, &kept)?;
+    let (node, others) = make::listen_at(&args.address, second, &kept)?;
     listeners.extend(others);
     let name = match &args.name {
         Some(name) => name.clone(),

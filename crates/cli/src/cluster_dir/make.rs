@@ -135,8 +135,9 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let showing = 1 + nodes as usize + further + if own_etcd { ETCD_MEMBERS } else { 0 } + 1;
     let metrics = args.metrics.and_then(|at| at.0);
     // First, so that ports that are chosen here are others.
-    let shown = Beside::new(args.page.addr(), metrics, showing)?.hold(None)?;
-    let mut listeners = reserve_ports(listen, args.port, nodes + beside as u32)?;
+    let kept = Beside::new(args.page.addr(), metrics, showing)?;
+    let shown = kept.hold(None)?;
+    let mut listeners = reserve_ports(listen, args.port, nodes + beside as u32, &kept)?;
     let further_at = nodes as usize + 1;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
@@ -223,11 +224,12 @@ pub fn check_listen(option: &str, address: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// The addresses of this machine with a port of a process on each; refused if one is not free.
-pub fn listen_at(ips: &[IpAddr], port: u16) -> Result<(Addrs, Vec<TcpListener>)> {
+/// The addresses of this machine with a port of a process on each; refused if one is not free, or is for another process here.
+pub fn listen_at(ips: &[IpAddr], port: u16, kept: &Beside) -> Result<(Addrs, Vec<TcpListener>)> {
     ips.iter().try_for_each(|&ip| check_listen("--address", ip))?;
     let addrs = Addrs::new(ips.iter().map(|&ip| SocketAddr::new(ip, port)).collect()).context("--address")?;
     let listen = |addr: &SocketAddr| {
+        kept.check(*addr)?;
         TcpListener::bind(addr).with_context(|| {
             format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
         })
@@ -282,14 +284,14 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 const PLACES_MAX: u32 = 200;
 
 /// One port for the manager and one for each node, in a row. Held until the cluster is made.
-fn reserve_ports(listen: IpAddr, first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
+fn reserve_ports(listen: IpAddr, first: Option<u16>, nodes: u32, kept: &Beside) -> Result<Vec<TcpListener>> {
     if let Some(first) = first {
-        return ports_from(listen, first, nodes);
+        return ports_from(listen, first, nodes, kept);
     }
     let mut refused = None;
     for _ in 0..PLACES_MAX {
         let place = random_u64()? % u64::from(PORTS.end - PORTS.start);
-        match ports_from(listen, PORTS.start + place as u16, nodes) {
+        match ports_from(listen, PORTS.start + place as u16, nodes, kept) {
             Ok(listeners) => return Ok(listeners),
             Err(error) => refused = Some(error),
         }
@@ -298,12 +300,13 @@ fn reserve_ports(listen: IpAddr, first: Option<u16>, nodes: u32) -> Result<Vec<T
         .context("find free ports; name some with --port")
 }
 
-fn ports_from(listen: IpAddr, first: u16, nodes: u32) -> Result<Vec<TcpListener>> {
+fn ports_from(listen: IpAddr, first: u16, nodes: u32, kept: &Beside) -> Result<Vec<TcpListener>> {
     (0..=nodes)
         .map(|i| {
             let port = u16::try_from(u32::from(first) + i)
                 .ok()
                 .with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?;
+            kept.check((listen, port).into()).with_context(|| format!("--port {first}"))?;
             TcpListener::bind((listen, port)).with_context(|| {
                 format!("port {port} is taken; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
             })

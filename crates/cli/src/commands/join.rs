@@ -31,7 +31,7 @@ use crate::{
     interrupt,
     link::{self, Link},
     output,
-    process::pid_file,
+    process::{pid_file, tcp_ports::Beside},
 };
 
 /// How long the manager may take to answer.
@@ -367,7 +367,7 @@ fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
     if args.address.is_empty() {
         bail!("--address: say at which address of this machine others reach it");
     }
-    Ok(Some(make::listen_at(&args.address, args.port.unwrap_or(port))?.0))
+    Ok(Some(make::listen_at(&args.address, args.port.unwrap_or(port), &Beside::default())?.0))
 }
 
 /// Asks each manager until one lets us in: the new key, and what was said.

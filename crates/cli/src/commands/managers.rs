@@ -18,7 +18,7 @@ use crate::{
     interrupt,
     link::{self, Link},
     output,
-    process::{control, pid_file},
+    process::{control, pid_file, tcp_ports::Beside},
 };
 
 /// How long one that was asked to may take to lead, or to end.
@@ -197,13 +197,14 @@ pub fn add(args: &ManagerAdd) -> Result<()> {
         true => first.entry.addr.iter().map(|addr| addr.ip()).collect(),
         false => args.address.clone(),
     };
+    let kept = Beside::default();
     let (addr, held) = match args.port {
-        Some(port) => make::listen_at(&ips, port)?,
+        Some(port) => make::listen_at(&ips, port, &kept)?,
         None => {
             // Beside the others of this machine, if that is free.
             let after = own.iter().map(|own| own.entry.addr.main().port()).max().unwrap_or_default();
             let ports = (1..=PORTS_TRIED).filter_map(|n| after.checked_add(n));
-            let mut tried = ports.map(|port| make::listen_at(&ips, port));
+            let mut tried = ports.map(|port| make::listen_at(&ips, port, &kept));
             let found = tried.find_map(Result::ok);
             found.with_context(|| format!("no port behind {after} is free; name one with --port"))?
         }

@@ -16,6 +16,7 @@ use crate::{
     cluster_dir::{Addrs, ClusterDir, make},
     link::{self, Link},
     output,
+    process::tcp_ports::Beside,
 };
 
 /// Does it.
@@ -59,7 +60,7 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
     check_nobodys(&map, known, &addrs)?;
     // Its own present ones are not free, and need not be.
     for addr in addrs.iter().filter(|addr| !before.addr.contains(addr)) {
-        make::listen_at(&[addr.ip()], addr.port())?;
+        make::listen_at(&[addr.ip()], addr.port(), &Beside::default())?;
     }
     dir.file.nodes[at].addr = addrs.clone();
     ClusterDir::save(&dir.path, &dir.file)?;

@@ -38,13 +38,14 @@ pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 /// Addresses that are not for servers.
 #[derive(Default)]
 pub struct Beside {
+    page: Option<SocketAddr>,
     metrics: Vec<SocketAddr>,
 }
 
 impl Beside {
     /// Of a machine with so many processes that show metrics, the first of them there.
     pub fn new(page: Option<SocketAddr>, metrics: Option<SocketAddr>, processes: usize) -> Result<Beside> {
-        let Some(first) = metrics else { return Ok(Beside::default()) };
+        let Some(first) = metrics else { return Ok(Beside { page, metrics: Vec::new() }) };
         let at = |n| Some(SocketAddr::new(first.ip(), first.port().checked_add(u16::try_from(n).ok()?)?));
         let metrics: Option<Vec<SocketAddr>> = (0..processes).map(at).collect();
         let metrics = metrics.with_context(|| {
@@ -58,7 +59,18 @@ impl Beside {
                  port for one of them (--metrics, --analytics)"
             );
         }
-        Ok(Beside { metrics })
+        Ok(Beside { page, metrics })
+    }
+
+    /// Refuses an address for a server that is for something else.
+    pub fn check(&self, server: SocketAddr) -> Result<()> {
+        let is = |at: &SocketAddr| collide(*at, server);
+        let whose = match self.page.as_ref().is_some_and(is) {
+            true => "the page of analytics (--analytics)",
+            false if self.metrics.iter().any(is) => "metrics (--metrics)",
+            false => return Ok(()),
+        };
+        bail!("{server} is for {whose}; choose another port for one of them")
     }
 
     /// Holds the ports for metrics. Those that processes of this directory have are no stranger's.
@@ -149,6 +161,12 @@ mod tests {
         new("127.0.0.1:9472", "127.0.0.1:9466").unwrap();
         new("10.0.0.1:9470", "127.0.0.1:9466").unwrap();
         new("127.0.0.1:1", "127.0.0.1:65530").unwrap();
+        let beside = new("0.0.0.0:9470", "127.0.0.1:9400").unwrap();
+        for (server, says) in [("10.0.0.1:9470", "--analytics"), ("127.0.0.1:9405", "--metrics")] {
+            let said = beside.check(at(server)).unwrap_err().to_string();
+            assert!(said.starts_with(server) && said.contains(says), "{said}");
+        }
+        beside.check(at("127.0.0.1:9406")).unwrap();
     }
 
     #[test]

@@ -143,6 +143,9 @@ fn init_draws_its_password_when_it_is_asked_to() {
         assert!(!fs::read_to_string(dir.join("analytics.password")).unwrap().contains(&password));
         password
     };
+    let own = (ports.first + 1).to_string();
+    let said = refused(&[&init[..init.len() - 1], &[&own]].concat());
+    assert!(said.contains("is for the page of analytics") && !dir.exists(), "{said}");
     let said = ok(&[&init[..], &["--analytics-password"]].concat());
     assert!(said.contains(&format!("analytics: https://{at}/\n")), "{said}");
     let first = drawn(&said);
