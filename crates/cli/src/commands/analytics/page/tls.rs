@@ -1,5 +1,5 @@
 //! TLS of the page: its certificate is kept in `keys/` of the cluster's directory, made when it is not there, does not name the
-//! address, or ends soon.
+//! address, ends soon, or is not of the key that is there (a crash came between the two).
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
@@ -15,7 +15,8 @@ pub fn acceptor(dir: &Path, listen: SocketAddr, identity: &Identity) -> Result<(
         ip if ip.is_unspecified() => host_name(),
         ip => ip.to_string(),
     };
-    let page = match page::certificate(dir).filter(|page| page.is_good_for(&address)) {
+    let is_good = |page: &Page| page.is_good_for(&address) && identity.page(page).is_ok();
+    let page = match page::certificate(dir).filter(is_good) {
         Some(page) => page,
         None => {
             let mut names = vec![address, host_name(), "localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -28,4 +29,29 @@ pub fn acceptor(dir: &Path, listen: SocketAddr, identity: &Identity) -> Result<(
     };
     let config = identity.page(&page).context("use the page's certificate")?;
     Ok((TlsAcceptor::from(Arc::clone(&config)), page.fingerprint()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use base::ClusterId;
+    use trust::{Authorities, pem};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_beside_another_key_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let authorities = Authorities::from_secrets(ClusterId(7), &net::Secret::new([7; 32]), None).unwrap();
+        let identity = Identity::from_authorities(ClusterId(7), &authorities).unwrap();
+        let made = || acceptor(dir.path(), "127.0.0.1:1".parse().unwrap(), &identity).unwrap().1;
+        let first = made();
+        assert_eq!(made(), first, "it is kept");
+        let other = Page::new(vec!["localhost".to_owned()]).unwrap();
+        fs::write(dir.path().join("keys/page.key"), pem::write(&other.key, pem::KEY)).unwrap();
+        let second = made();
+        assert_ne!(second, first);
+        assert_eq!(made(), second, "it is kept");
+    }
 }
