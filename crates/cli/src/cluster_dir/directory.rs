@@ -275,13 +275,6 @@ impl ClusterDir {
         ClusterDir::write(path, &file)
     }
 
-    /// Changes the file as it is now, durably; not if `change` says that nothing has changed.
-    pub fn change(path: &Path, change: impl FnOnce(&mut ClusterFile) -> bool) -> Result<()> {
-        let _lock = lock(path)?;
-        let mut file = ClusterDir::open(path)?.file;
-        if change(&mut file) { ClusterDir::write(path, &file) } else { Ok(()) }
-    }
-
     pub(super) fn write(path: &Path, file: &ClusterFile) -> Result<()> {
         let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
         let temporary = path.join("cluster.toml.new");

@@ -2,6 +2,7 @@
 
 pub mod access;
 mod addrs;
+mod change;
 mod choice;
 pub mod cipher;
 mod claim;

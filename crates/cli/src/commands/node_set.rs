@@ -62,12 +62,17 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
     for addr in addrs.iter().filter(|addr| !before.addr.contains(addr)) {
         make::listen_at(&[addr.ip()], addr.port(), &Beside::default())?;
     }
-    dir.file.nodes[at].addr = addrs.clone();
-    ClusterDir::save(&dir.path, &dir.file)?;
+    let put = |dir: &mut ClusterDir, addrs: &Addrs| {
+        dir.keep(|file| {
+            for node in file.nodes.iter_mut().filter(|node| node.id == known.id) {
+                node.addr = addrs.clone();
+            }
+        })
+    };
+    put(&mut dir, &addrs)?;
     if let Err(error) = restart_node(&dir, &before.name, known.id) {
-        let was = before.addr.clone();
-        dir.file.nodes[at].addr = before.addr;
-        ClusterDir::save(&dir.path, &dir.file)?;
+        let was = before.addr;
+        put(&mut dir, &was)?;
         super::up::start(&dir, false).with_context(|| {
             format!(
                 "{error:#}; {} is at {was} again in cluster.toml, and does not serve there either",

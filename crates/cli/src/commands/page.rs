@@ -17,7 +17,7 @@ use tokio::{
 use super::ask::ASK_PATIENCE;
 use crate::{
     args::{ListenAt, PAGE_ADDR, PageArgs},
-    cluster_dir::{ClusterDir, ClusterFile, PAGE, page},
+    cluster_dir::{ClusterDir, PAGE, page},
     interrupt, output,
     process::{control, pid_file, tcp_ports, units},
 };
@@ -83,13 +83,7 @@ pub fn remember(dir: &mut ClusterDir, args: &PageArgs) -> Result<()> {
     // Also one that was begun by hand, which `off` ends.
     if dir.file.analytics != at || at.is_none() {
         end(dir)?;
-        // Others may have changed the rest meanwhile.
-        let keep = |file: &mut ClusterFile| {
-            file.analytics = at;
-            true
-        };
-        ClusterDir::change(&dir.path, keep)?;
-        dir.file.analytics = at;
+        dir.keep(|file| file.analytics = at)?;
     }
     Ok(())
 }

@@ -277,8 +277,10 @@ fn make_private(dir: &mut ClusterDir) -> Result<()> {
         ));
     }
     if dir.file.secret.is_none() && dir.file.manager_here {
-        dir.file.secret = Some(make::new_secret()?);
-        ClusterDir::save(&dir.path, &dir.file)?;
+        let secret = make::new_secret()?;
+        dir.keep(|file| {
+            file.secret.get_or_insert(secret);
+        })?;
         output::line(
             "cluster.toml has a secret now, without which nothing speaks to the cluster; other machines join with a token (`ropewalk node token`)",
         );
@@ -296,8 +298,7 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     }
     let wanted = mounts::check_mountpoint(wanted, &dir.path)?;
     if dir.file.mount.as_ref() != Some(&wanted) {
-        dir.file.mount = Some(wanted);
-        ClusterDir::save(&dir.path, &dir.file)?;
+        dir.keep(|file| file.mount = Some(wanted))?;
     }
     Ok(())
 }
@@ -317,8 +318,7 @@ fn remember_metrics(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     if let Some(ListenAt(metrics)) = args.metrics
         && dir.file.metrics != metrics
     {
-        dir.file.metrics = metrics;
-        ClusterDir::save(&dir.path, &dir.file)?;
+        dir.keep(|file| file.metrics = metrics)?;
     }
     Ok(())
 }
