@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::{control, mounts, pid_file, units},
+    process::{control, mounts, pid_file, tcp_ports, units},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -70,6 +70,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
                 );
             }
             control::kill(pid);
+            process.wait_gone(tcp_ports::PATIENCE);
         }
     }
     lost

@@ -109,6 +109,7 @@ fn end(dir: &ClusterDir) -> Result<()> {
     if !process.wait_gone(END_PATIENCE) {
         interrupt::check()?;
         control::kill(process.pid);
+        process.wait_gone(tcp_ports::PATIENCE);
     }
     Ok(())
 }
