@@ -197,7 +197,7 @@ pub fn add(args: &ManagerAdd) -> Result<()> {
         true => first.entry.addr.iter().map(|addr| addr.ip()).collect(),
         false => args.address.clone(),
     };
-    let kept = Beside::default();
+    let kept = Beside::of(&dir)?;
     let (addr, held) = match args.port {
         Some(port) => make::listen_at(&ips, port, &kept)?,
         None => {

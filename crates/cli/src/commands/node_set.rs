@@ -58,9 +58,10 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
         return Ok(());
     }
     check_nobodys(&map, known, &addrs)?;
+    let kept = Beside::of(&dir)?;
     // Its own present ones are not free, and need not be.
     for addr in addrs.iter().filter(|addr| !before.addr.contains(addr)) {
-        make::listen_at(&[addr.ip()], addr.port(), &Beside::default())?;
+        make::listen_at(&[addr.ip()], addr.port(), &kept)?;
     }
     let put = |dir: &mut ClusterDir, addrs: &Addrs| {
         dir.keep(|file| {

@@ -62,6 +62,11 @@ impl Beside {
         Ok(Beside { page, metrics })
     }
 
+    /// What `cluster.toml` remembers.
+    pub fn of(dir: &ClusterDir) -> Result<Beside> {
+        Beside::new(dir.file.analytics, dir.file.metrics, showing(dir))
+    }
+
     /// Refuses an address for a server that is for something else.
     pub fn check(&self, server: SocketAddr) -> Result<()> {
         let is = |at: &SocketAddr| collide(*at, server);

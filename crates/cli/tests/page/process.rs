@@ -78,6 +78,12 @@ fn up_begins_it_and_begins_it_again_and_down_ends_it() {
     };
     until("it answers", || answers(first));
     until("it is listed", || is_listed(first));
+    let before_set = file();
+    let port = first.to_string();
+    let set =
+        ["node", "set", "n1", "--dir", dir.to_str().unwrap(), "--address", "127.0.0.1", "--port", &port];
+    let said = refused(&set);
+    assert!(said.contains("is for the page of analytics") && file() == before_set, "{said}");
     let begun = pid(&cluster);
     words(&up(&[], ""));
     assert_eq!(pid(&cluster), begun, "it ran");
