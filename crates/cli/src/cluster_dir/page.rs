@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use trust::{Fingerprint, Page, pem};
 
-use super::{access, keys, make::random};
+use super::{access, host::host_name, keys, make::random};
 
 const PASSWORD: &str = "analytics.password";
 const KEY: &str = "page.key";
@@ -58,9 +58,13 @@ pub fn keep_certificate(dir: &Path, page: &Page) -> Result<()> {
     keys::write(&place, CERTIFICATE, &pem::write(&page.certificate, pem::CERTIFICATE))
 }
 
-/// Where the page is, for a browser.
+/// Where the page is, for a browser: of one that listens at all addresses by the machine's name, for which its certificate is.
 pub fn url(addr: SocketAddr, tls: bool) -> String {
-    format!("http{}://{addr}/", if tls { "s" } else { "" })
+    let place = match addr.ip().is_unspecified() {
+        true => format!("{}:{}", host_name(), addr.port()),
+        false => addr.to_string(),
+    };
+    format!("http{}://{place}/", if tls { "s" } else { "" })
 }
 
 /// By what its certificate is known, for people.
