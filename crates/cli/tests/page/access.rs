@@ -1,6 +1,13 @@
 //! Who may look: by name and method, by password, by certificate.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::Command,
+    time::Duration,
+};
 
 use super::{
     attacks,
@@ -50,6 +57,13 @@ fn a_page_for_others_wants_a_password() {
         http(port, "GET", "/api/statistics", &[("Authorization", &said), ("Host", "any.name")], "").0
     };
     assert_eq!(http(port, "GET", "/", &[], "").0, 401);
+    // The place of who would stay is another's at once.
+    let mut refused = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    refused.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    refused.write_all(b"GET / HTTP/1.1\r\nHost: any.name\r\n\r\n").unwrap();
+    let mut said = String::new();
+    refused.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 401"), "{said}");
     assert_eq!(with("wrong"), 401);
     assert_eq!(with(password.trim()), 200);
     by_tls(&cluster, dir, password.trim());
@@ -80,7 +94,7 @@ fn by_tls(cluster: &Cluster, dir: &str, password: &str) {
     assert_eq!(curl(&[]), "401");
     assert_eq!(curl(&["-u", &format!("me:{password}")]), "200");
     // Who speaks no TLS holds up nobody.
-    let _silent = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     assert_eq!(curl(&["-u", &format!("me:{password}")]), "200");
 
     let joined = tempfile::Builder::new().prefix("ropewalk-page-").tempdir().unwrap();

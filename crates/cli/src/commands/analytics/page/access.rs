@@ -136,7 +136,11 @@ pub async fn check(State(access): State<Arc<Access>>, request: Request, next: Ne
     let shown = request.extensions().get::<ConnectInfo<Shown>>();
     let member = shown.and_then(|ConnectInfo(Shown(member))| member.get()).cloned();
     let mut response = match refusal(&access, request.headers(), member).await {
-        Some(refusal) => refusal,
+        // Who is refused is not to keep one of the few places for connections.
+        Some(mut refusal) => {
+            refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            refusal
+        }
         None => next.run(request).await,
     };
     for (name, value) in HEADERS {
