@@ -225,6 +225,9 @@ fn ports_that_metrics_cannot_have_are_refused_and_nothing_is_changed() {
     up(&[]);
     let are_shown = |n: u16| shown(ports.first + n).is_ok_and(|said| said.starts_with("HTTP/1.0 200"));
     until("metrics are shown", || (0..3).all(are_shown));
+    // Whose a port is that the cluster has already is said all the same.
+    let said = not(&["--analytics", &port(2)]);
+    assert!(said.contains("the page of analytics") && !said.contains("stop the program"), "{said}");
     // Somebody else has one of them: the cluster is up all the same, and takes it when it is free.
     cluster.down();
     let other = std::cell::OnceCell::new();

@@ -30,7 +30,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         .port
         .checked_add(1)
         .with_context(|| format!("--port {}: the node needs the next one", args.port))?;
-    let kept = Beside::new(args.page.addr(), None, 0)?;
+    let kept = Beside::new(args.page.addr(), None, 0);
     let (manager, mut listeners) = make::listen_at(&args.address, args.port, &kept)?;
     let (node, others) = make::listen_at(&args.address, second, &kept)?;
     listeners.extend(others);

@@ -131,11 +131,13 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     // After those of one manager and the nodes: of further managers, and of etcd two for each member.
     let further = managers as usize - 1;
     let beside = further + if own_etcd { 2 * ETCD_MEMBERS } else { 0 };
-    // Each of them but the second ones of etcd's shows metrics, and so does a mount.
-    let showing = 1 + nodes as usize + further + if own_etcd { ETCD_MEMBERS } else { 0 } + 1;
+    // Each of them but the second ones of etcd's has a port for metrics, and so has a mount.
+    let members = if own_etcd { ETCD_MEMBERS } else { 0 };
+    let showing = 1 + nodes as usize + further + members + usize::from(args.mount.is_some());
     let metrics = args.metrics.and_then(|at| at.0);
     // First, so that ports that are chosen here are others.
-    let kept = Beside::new(args.page.addr(), metrics, showing)?;
+    let kept = Beside::new(args.page.addr(), metrics, showing);
+    kept.check_apart()?;
     let shown = kept.hold(None)?;
     let mut listeners = reserve_ports(listen, args.port, nodes + beside as u32, &kept)?;
     let further_at = nodes as usize + 1;

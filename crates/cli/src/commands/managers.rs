@@ -197,7 +197,8 @@ pub fn add(args: &ManagerAdd) -> Result<()> {
         true => first.entry.addr.iter().map(|addr| addr.ip()).collect(),
         false => args.address.clone(),
     };
-    let kept = Beside::of(&dir)?;
+    // Its own metrics, and those behind, are one port further then.
+    let kept = Beside::of(&dir, 1);
     let (addr, held) = match args.port {
         Some(port) => make::listen_at(&ips, port, &kept)?,
         None => {

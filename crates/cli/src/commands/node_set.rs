@@ -58,7 +58,7 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
         return Ok(());
     }
     check_nobodys(&map, known, &addrs)?;
-    let kept = Beside::of(&dir)?;
+    let kept = Beside::of(&dir, 0);
     // Its own present ones are not free, and need not be.
     for addr in addrs.iter().filter(|addr| !before.addr.contains(addr)) {
         make::listen_at(&[addr.ip()], addr.port(), &kept)?;

@@ -42,7 +42,7 @@ pub fn up(args: &Up) -> Result<()> {
     let dir = match ClusterDir::open_if_made(&path)? {
         Some(mut dir) => {
             check_same(&dir, args)?;
-            let _held = (page::check(&args.page, Some(&dir))?, check_beside(&dir, args)?);
+            let _held = (check_beside(&dir, args)?, page::check(&args.page, Some(&dir))?);
             make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
             remember_metrics(&mut dir, args)?;
@@ -305,12 +305,14 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
 
 /// Refuses ports of metrics and of the page that cannot be had beside each other, or not for metrics. Returned are those, held.
 fn check_beside(dir: &ClusterDir, args: &Up) -> Result<Vec<TcpListener>> {
-    if args.metrics.is_none() && args.page.addr().is_none() {
-        return Ok(Vec::new());
-    }
     let page = args.page.analytics.map_or(dir.file.analytics, |at| at.0);
     let metrics = args.metrics.map_or(dir.file.metrics, |at| at.0);
-    let beside = Beside::new(page, metrics, tcp_ports::showing(dir))?;
+    let mount = args.mount.is_some() || dir.file.mount.is_some();
+    if (page, metrics, mount) == (dir.file.analytics, dir.file.metrics, dir.file.mount.is_some()) {
+        return Ok(Vec::new());
+    }
+    let beside = Beside::new(page, metrics, tcp_ports::showing(dir, mount));
+    beside.check_apart()?;
     if args.metrics.is_some() { beside.hold(Some(dir)) } else { Ok(Vec::new()) }
 }
 

@@ -12,7 +12,7 @@ use axum::{
 use base::stats::Form;
 use tokio::net::TcpListener;
 
-use super::mounts;
+use super::{mounts, tcp_ports};
 use crate::cluster_dir::ClusterDir;
 
 /// How long it waits for a port that is taken before it looks again.
@@ -25,8 +25,7 @@ fn address(dir: &ClusterDir, process: &str) -> Option<SocketAddr> {
     let names = dir.server_names();
     let mount = dir.file.mount.as_deref().map(mounts::process_name);
     let at = names.iter().chain(&mount).position(|name| name == process)?;
-    let port = first.port().checked_add(u16::try_from(at).ok()?)?;
-    Some(SocketAddr::new(first.ip(), port))
+    tcp_ports::nth(first, at)
 }
 
 /// Shows them until the process ends, where it is `told` to, or where the file says. A port of the file that is taken keeps nobody
@@ -35,6 +34,12 @@ pub async fn begin(dir: &ClusterDir, process: &str, told: Option<SocketAddr>) ->
     if let Some(addr) = told {
         serve(TcpListener::bind(addr).await.with_context(|| format!("--metrics {addr}: listen"))?);
     } else if let Some(addr) = address(dir, process) {
+        if let Some(other) = tcp_ports::server_at(dir, addr) {
+            tracing::error!(
+                "no metrics are shown: {addr} is that of {other}; give `ropewalk up` others with --metrics"
+            );
+            return Ok(());
+        }
         match TcpListener::bind(addr).await {
             Ok(listener) => serve(listener),
             Err(error) => {

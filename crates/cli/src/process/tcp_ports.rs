@@ -40,31 +40,51 @@ pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 pub struct Beside {
     page: Option<SocketAddr>,
     metrics: Vec<SocketAddr>,
+    /// So many want a port for metrics.
+    processes: usize,
+}
+
+/// The port so many behind one, if there is one.
+pub fn nth(first: SocketAddr, n: usize) -> Option<SocketAddr> {
+    Some(SocketAddr::new(first.ip(), first.port().checked_add(u16::try_from(n).ok()?)?))
+}
+
+/// Which server has an address for itself, or is to have it.
+pub fn server_at(dir: &ClusterDir, at: SocketAddr) -> Option<String> {
+    let peers =
+        dir.file.etcd.iter().flat_map(|etcd| &etcd.members).map(|one| (one.name.clone(), one.peer.into()));
+    let all = dir.servers().into_iter().chain(peers);
+    let mut those = all.filter(|(_, addrs)| addrs.iter().any(|&addr| collide(addr, at)));
+    those.next().map(|(name, _)| name)
 }
 
 impl Beside {
-    /// Of a machine with so many processes that show metrics, the first of them there.
-    pub fn new(page: Option<SocketAddr>, metrics: Option<SocketAddr>, processes: usize) -> Result<Beside> {
-        let Some(first) = metrics else { return Ok(Beside { page, metrics: Vec::new() }) };
-        let at = |n| Some(SocketAddr::new(first.ip(), first.port().checked_add(u16::try_from(n).ok()?)?));
-        let metrics: Option<Vec<SocketAddr>> = (0..processes).map(at).collect();
-        let metrics = metrics.with_context(|| {
-            format!(
+    /// Of a machine with so many processes that show metrics, the first of them there. Ports that there are not are left out.
+    pub fn new(page: Option<SocketAddr>, metrics: Option<SocketAddr>, processes: usize) -> Beside {
+        let at = |n| metrics.and_then(|first| nth(first, n));
+        Beside { page, metrics: (0..processes).map_while(at).collect(), processes }
+    }
+
+    /// What `cluster.toml` remembers, once there are `more` servers.
+    pub fn of(dir: &ClusterDir, more: usize) -> Beside {
+        Beside::new(dir.file.analytics, dir.file.metrics, showing(dir, dir.file.mount.is_some()) + more)
+    }
+
+    /// Refuses metrics for which there are too few ports, or one that is the page's.
+    pub fn check_apart(&self) -> Result<()> {
+        let (processes, Some(first)) = (self.processes, self.metrics.first()) else { return Ok(()) };
+        if self.metrics.len() < processes {
+            bail!(
                 "--metrics {first}: {processes} processes need a port each, and there is none beyond 65535"
-            )
-        })?;
-        if let Some(page) = page.filter(|&page| metrics.iter().any(|&at| collide(at, page))) {
+            );
+        }
+        if let Some(page) = self.page.filter(|&page| self.metrics.iter().any(|&at| collide(at, page))) {
             bail!(
                 "--metrics {first}: {processes} processes need a port each, and {page} is for the page of analytics; name another \
                  port for one of them (--metrics, --analytics)"
             );
         }
-        Ok(Beside { page, metrics })
-    }
-
-    /// What `cluster.toml` remembers.
-    pub fn of(dir: &ClusterDir) -> Result<Beside> {
-        Beside::new(dir.file.analytics, dir.file.metrics, showing(dir))
+        Ok(())
     }
 
     /// Refuses an address for a server that is for something else.
@@ -82,13 +102,11 @@ impl Beside {
     pub fn hold(&self, dir: Option<&ClusterDir>) -> Result<Vec<TcpListener>> {
         let mut held = Vec::new();
         for &at in &self.metrics {
-            for (name, addr) in dir.map(ClusterDir::servers).into_iter().flatten() {
-                if addr.iter().any(|&addr| collide(addr, at)) {
-                    bail!(
-                        "--metrics {}: {at}, one of its ports, is that of {name}; name others",
-                        self.metrics[0]
-                    );
-                }
+            if let Some(name) = dir.and_then(|dir| server_at(dir, at)) {
+                bail!(
+                    "--metrics {}: {at}, one of its ports, is that of {name}; name others",
+                    self.metrics[0]
+                );
             }
             let listen = || {
                 match TcpListener::bind(at) {
@@ -108,9 +126,9 @@ impl Beside {
     }
 }
 
-/// How many processes show metrics: the servers, and a mount.
-pub fn showing(dir: &ClusterDir) -> usize {
-    dir.servers().len() + 1
+/// How many processes have a port for metrics: the servers, and the mount that is remembered.
+pub fn showing(dir: &ClusterDir, mount: bool) -> usize {
+    dir.servers().len() + usize::from(mount)
 }
 
 /// Pid files of a directory, each with its process if that lives.
@@ -160,13 +178,13 @@ mod tests {
             ("127.0.0.1:9471", "0.0.0.0:9466", "page of analytics"),
             ("127.0.0.1:1", "127.0.0.1:65531", "beyond 65535"),
         ] {
-            let said = new(page, first).err().unwrap().to_string();
+            let said = new(page, first).check_apart().unwrap_err().to_string();
             assert!(said.contains(says), "{said}");
         }
-        new("127.0.0.1:9472", "127.0.0.1:9466").unwrap();
-        new("10.0.0.1:9470", "127.0.0.1:9466").unwrap();
-        new("127.0.0.1:1", "127.0.0.1:65530").unwrap();
-        let beside = new("0.0.0.0:9470", "127.0.0.1:9400").unwrap();
+        new("127.0.0.1:9472", "127.0.0.1:9466").check_apart().unwrap();
+        new("10.0.0.1:9470", "127.0.0.1:9466").check_apart().unwrap();
+        new("127.0.0.1:1", "127.0.0.1:65530").check_apart().unwrap();
+        let beside = new("0.0.0.0:9470", "127.0.0.1:9400");
         for (server, says) in [("10.0.0.1:9470", "--analytics"), ("127.0.0.1:9405", "--metrics")] {
             let said = beside.check(at(server)).unwrap_err().to_string();
             assert!(said.starts_with(server) && said.contains(says), "{said}");
