@@ -6,7 +6,8 @@
 # with CONTENT=random what cannot be packed. Beside it, in the same run: what etcd
 # itself commits a second (guarded transactions of 4 KiB, one at a time and one connection a worker:
 # crates/manager/examples/etcd_transactions.rs).
-# The last column is the creates divided by those of redb with as many workers. Everything is on loopback and in DATA. Some minutes.
+# `ratio` is the creates divided by those of redb with as many workers; then the CPU of one create, of all processes of the program, etcd
+# and the load (python3), and what of it etcd takes: nothing else of these may run. Everything is on loopback and in DATA. Some minutes.
 # Memory, and takeovers against inodes: bench/takeover.sh, of a copy: bench/promote.sh; the time to migrate: bench/migrate.sh; a machine that
 # vanishes: bench/vanished.sh.
 #   bench/managers.sh          needs root (a mount), jq, python3, etcd (package etcd-server)
@@ -31,10 +32,10 @@ end() {
 }
 trap 'end; rm -rf "$AT"' EXIT
 trap 'exit 130' INT TERM
-names() { # WORKERS FILES: rates of create, stat, unlink
+names() { # WORKERS FILES: rates of create, stat, unlink; CPU a create, of all and of etcd
   (cd bench && python3 -c '
-import os, random, sys, metadata
-mount, workers, files, kind = sys.argv[1:]
+import glob, os, random, sys, metadata
+mount, workers, files, kind, program = sys.argv[1:]
 number = random.Random(int(workers)).random
 row = lambda: b"%d,%.4f,%.2f,2026-%02d-%02d\n" % (number() * 1e6, number(), number() * 1e3, 1 + number() * 12, 1 + number() * 28)
 pool = {"text": lambda: b"".join(row() for _ in range(100_000)), "random": lambda: os.urandom(4 << 20)}[kind]()
@@ -42,13 +43,33 @@ def content():
     at = int(number() * (len(pool) - len(metadata.CONTENT)))
     return pool[at : at + len(metadata.CONTENT)]
 metadata.content = content
+def cpu():
+    used = dict.fromkeys((os.path.basename(program)[:15], "etcd", "python3"), 0)
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            name, rest = open(path).read().split("(", 1)[1].rsplit(") ", 1)
+        except OSError:
+            continue
+        if name in used:
+            used[name] += sum(map(int, rest.split()[11:13]))
+    return used
+marks, span = [None], metadata.span
+def watched(times):
+    if len(marks) == 1:
+        marks.append(cpu())
+    ended = span(times)
+    marks.append(cpu() if len(marks) <= int(workers) + 1 else None)
+    return ended
+metadata.span = watched
 rates = metadata.small_files([mount], int(workers), int(files), False)
-print(*[round(rates[phase]) for phase in ("create", "stat", "unlink")])' "$AT/m" "$@" "$CONTENT")
+begun, made = marks[1], marks[int(workers) + 1]
+each = {name: (made[name] - begun[name]) * 1e6 / os.sysconf("SC_CLK_TCK") / int(files) for name in made}
+print(*[round(rates[phase]) for phase in ("create", "stat", "unlink")], round(sum(each.values())), round(each["etcd"]))' "$AT/m" "$@" "$CONTENT" "$RW")
 }
 up() { "$RW" up --dir "$AT/c" --mount "$AT/m" --detach "$@" > /dev/null; }
 fresh=(--nodes 1 --pdisks 1 --code 1way --pdisk-size 4g --cipher-list EMPTY)
 declare -A REDB=()
-printf '%11s %8s %10s %10s %10s %10s %8s\n' store workers create/s stat/s unlink/s etcd/s ratio
+printf '%11s %8s %10s %10s %10s %10s %8s %8s %8s\n' store workers create/s stat/s unlink/s etcd/s ratio cpu/us etcd/us
 for store in $STORES; do
   rm -rf "$AT"/c "$AT"/other "$AT"/copy "$AT"/etcd* && mkdir -p "$AT/m"
   case $store in
@@ -68,10 +89,10 @@ for store in $STORES; do
   for workers in $WORKERS; do
     raw=- files=$((workers * 500 < FILES ? workers * 500 : FILES))
     case $store in etcd*) raw=$("$RAW" "$ENDPOINTS" "$workers" "$files" 4096) ;; esac
-    read -r create stat unlink <<< "$(names "$workers" "$files")"
+    read -r create stat unlink cpu etcd <<< "$(names "$workers" "$files")"
     [ "$store" = redb ] && REDB[$workers]=$create
     ratio=$(awk -v a="$create" -v b="${REDB[$workers]:-0}" 'BEGIN { if (b) printf "%.2f", a / b; else print "-" }')
-    printf '%11s %8s %10s %10s %10s %10s %8s\n' "$store" "$workers" "$create" "$stat" "$unlink" "$raw" "$ratio"
+    printf '%11s %8s %10s %10s %10s %10s %8s %8s %8s\n' "$store" "$workers" "$create" "$stat" "$unlink" "$raw" "$ratio" "$cpu" "$etcd"
   done
   end
 done
