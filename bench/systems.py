@@ -73,6 +73,7 @@ class Local:
 
     name, durability, missing = "local", "nothing is durable before fsync", None
     sync_names = False
+    sync = ["sync", "-f"]
 
     def __init__(self, base, mounts):
         self.mounts = [os.path.join(base, "local")] * mounts
@@ -127,6 +128,7 @@ class Ropewalk:
 
     binary = os.environ.get("ROPEWALK", os.path.join(HERE, "../target/release/ropewalk"))
     missing = None if os.access(binary, os.X_OK) else f"{binary} is not built (make build)"
+    sync = [binary, "sync"]
 
     def __init__(self, base, mounts, code="4+2p", names="durable"):
         self.name = f"ropewalk {code}" + (f" names={names}" if names != "durable" else "")

@@ -180,6 +180,70 @@ fn what_programs_have_changed_in_mappings_is_written_at_the_end() {
     mounts.cluster.down();
 }
 
+/// Small files, larger ones, and pages of a mapping, which syncfs(2) does not wait for either.
+#[test]
+fn what_was_written_before_a_sync_is_there_when_the_mount_is_killed() {
+    let mounts = Mounts::in_memory(1);
+    let (place, cluster) = (mounts.all[0].to_str().unwrap(), mounts.cluster.dir());
+    ok(&["umount", place]);
+    ok(&["mount", "--dir", cluster.to_str().unwrap(), "--names", "ahead", "fs1", place]);
+    let dir = mounts.at(0, "d");
+    fs::create_dir(&dir).unwrap();
+    let files = || (0..300usize).map(|n| (dir.join(n.to_string()), vec![n as u8; 1 + n * 7919 % 50_000]));
+    let script = "import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 64 << 20)
+mapped = mmap.mmap(file, 64 << 20)
+for line in sys.stdin:
+    for page in range(0, 64 << 20, 8192):
+        mapped[page] = int(line)
+    print(flush=True)
+os._exit(0)";
+    let mut python = Command::new("python3");
+    python.args(["-c", script, mounts.at(0, "mapped").to_str().unwrap()]);
+    let mut mapping = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut change = |n: u8| {
+        writeln!(mapping.stdin.as_mut().unwrap(), "{n}").unwrap();
+        mapping.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    };
+    change(1);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let elsewhere = elsewhere.path().to_str().unwrap();
+    assert!(
+        common::refused(&["sync", place, elsewhere])
+            .contains(&format!("{elsewhere} is on no ropewalk mount"))
+    );
+    assert!(common::refused(&["sync", &format!("{place}/absent")]).contains("No such file"));
+    let bound = tempfile::tempdir().unwrap();
+    let bound = bound.path().to_str().unwrap();
+    for options in [&["--bind", place][..], &["-o", "remount,bind,ro"]] {
+        assert!(Command::new("mount").args(options).arg(bound).status().unwrap().success());
+    }
+    assert!(common::refused(&["sync", bound]).contains("is read-only here"));
+    assert!(Command::new("umount").args(["-i", bound]).status().unwrap().success());
+    // Few at a time: each of these waits in the mount for others.
+    change(2);
+    let one = || Command::new(common::ROPEWALK).args(["sync", place]).stderr(Stdio::piped()).spawn().unwrap();
+    let many: Vec<Child> = (0..40).map(|_| one()).collect();
+    let ended: Vec<_> = many.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let (done, not): (Vec<_>, Vec<_>) = ended.iter().partition(|output| output.status.success());
+    assert!(!done.is_empty());
+    assert!(not.iter().all(|output| String::from_utf8_lossy(&output.stderr).contains("too many sync")));
+    files().for_each(|(path, content)| fs::write(path, content).unwrap());
+    change(9);
+    ok(&["sync", dir.to_str().unwrap()]);
+    mounts.cluster.kill(|process| process.starts_with("mount"));
+    drop(mapping.stdin.take());
+    mapping.wait().unwrap();
+    rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH).unwrap();
+    mounts.mount_by(&mounts.all[0], "classic");
+    let lost = files().filter(|(path, content)| fs::read(path).ok().as_ref() != Some(content)).count();
+    let mapped = fs::read(mounts.at(0, "mapped")).unwrap();
+    let pages = mapped.chunks(4096).filter(|page| page[0] == 9).count();
+    assert_eq!((lost, pages), (0, 8192));
+    mounts.cluster.down();
+}
+
 /// What it waits for ends after some seconds here, and after a minute elsewhere.
 #[test]
 fn an_unmount_waits_for_a_manager_that_is_away() {

@@ -23,6 +23,10 @@ pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, Priv
 /// (The kernel's own advice, fadvise, stays in the kernel.)
 pub const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
 
+/// Setting this attribute of anything on a mount, by whoever may write that, makes durable all that was written on the mount before;
+/// nothing is stored. sync(2) and syncfs(2) never come.
+pub const SYNC_ATTRIBUTE: &[u8] = b"ropewalk.sync";
+
 /// What a read gave, in order; together shorter than asked only at the end of the file.
 pub type ReadData = Vec<Bytes>;
 

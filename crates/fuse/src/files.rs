@@ -121,7 +121,7 @@ impl<C: Calls> Session<C> {
         let caching = self.caching_of(opened);
         let way = self.inodes.open_way(ino, caching.way(flags));
         let direct = way != Way::Buffered;
-        self.remember_file(opened, OpenFile { ino, way });
+        self.remember_file(opened, OpenFile { ino, way, maps: flags.read && flags.write });
         let bit = |set, bit| if set { bit } else { 0 };
         let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(flags.append, APPEND_BIT);
         (fh, caching.open_answer_flags(flags, direct))

@@ -12,7 +12,7 @@
 //! more, into the entry. The kernel itself copies once each way.
 //!
 //! Limits that are the kernel's: sync(2) and syncfs(2) never reach a FUSE file system (only virtiofs
-//! and block-device mounts), nor do they wait for pages that the kernel is writing; [`write_out`] does. An unmount from
+//! and block-device mounts), nor do they wait for pages that the kernel is writing; [`write_out`] does, and [`SYNC_ATTRIBUTE`] stands for them. An unmount from
 //! outside does not wait for us: what is not yet written when a file is closed is made durable by fsync, by
 //! [`Mount::unmount`], or within the client's own write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are asked for below
 //! ([`locks`]), or are the kernel's if nothing below keeps them.
@@ -43,6 +43,7 @@ mod request;
 mod rights;
 mod session;
 mod statistics;
+mod sync;
 mod sys;
 mod tune;
 mod uring;
@@ -50,6 +51,7 @@ mod waiting;
 mod write_out;
 
 pub use caching::Caching;
+pub use calls::SYNC_ATTRIBUTE;
 pub use error::MountError;
 pub use handshake::Agreed;
 pub use mount::{Mount, MountEnd, MountStatus};

@@ -15,7 +15,7 @@ use crate::{
     abi::{self, fattr},
     buffers::Payload,
     caching::Caching,
-    calls::{Calls, Errno, NewInode, SetAttrs, UNCACHE_ATTRIBUTE},
+    calls::{Calls, Errno, NewInode, SYNC_ATTRIBUTE, SetAttrs, UNCACHE_ATTRIBUTE},
     reply::{Answer, entry_out, kind_bits, kind_of},
     request::{Header, Operation, name_too_long},
     session::Session,
@@ -125,7 +125,7 @@ impl<C: Calls> Session<C> {
                 self.calls.removexattr(ino, &name).await.map(|()| Answer::Done)
             }
             Operation::Readdir { offset, size, plus } => self.readdir(ino, offset, size, plus).await,
-            Operation::Syncfs => self.calls.sync_all().await.map(|()| Answer::Done),
+            Operation::Syncfs => self.sync().await.map(|()| Answer::Done),
             // What is refused was refused before.
             Operation::Access { .. } => Ok(Answer::Done),
             // Asked each time, and nothing kept: its names are not everybody's to see.
@@ -202,6 +202,9 @@ impl<C: Calls> Session<C> {
     }
 
     async fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: u32) -> Result<Answer, Errno> {
+        if name == SYNC_ATTRIBUTE {
+            return self.sync().await.map(|()| Answer::Done);
+        }
         if name != UNCACHE_ATTRIBUTE {
             check_xattr_name(name)?;
         }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 pub struct PageWrites {
     written: AtomicU64,
     under_way: AtomicU64,
-    /// Since the mount was told to end.
+    /// How many did not write all that they should.
+    failures: AtomicU64,
+    /// Since the mount was told to end, bytes.
     failed: AtomicU64,
     ending: AtomicBool,
     refused: AtomicBool,
@@ -26,9 +28,17 @@ impl PageWrites {
         self.under_way.fetch_sub(bytes, SeqCst);
         if all_written {
             self.written.fetch_add(bytes, SeqCst);
-        } else if self.ending.load(SeqCst) {
+            return;
+        }
+        self.failures.fetch_add(1, SeqCst);
+        if self.ending.load(SeqCst) {
             self.failed.fetch_add(bytes, SeqCst);
         }
+    }
+
+    /// How many did not write all that they should, since the mount began.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(SeqCst)
     }
 
     /// The mount was told to end: what fails from now on is lost.
@@ -58,6 +68,7 @@ impl PageWrites {
 
     /// One was.
     pub fn refused(&self, bytes: u64) {
+        self.failures.fetch_add(1, SeqCst);
         self.failed.fetch_add(bytes, SeqCst);
     }
 
@@ -90,6 +101,6 @@ mod tests {
             pages.done(8192, all_written);
         }
         pages.refused(1);
-        assert_eq!((pages.written(), pages.lost()), (8192, Some(8193)));
+        assert_eq!((pages.written(), pages.lost(), pages.failures()), (8192, Some(8193), 3));
     }
 }

@@ -85,6 +85,8 @@ impl Notifier for Rooted {
 pub(crate) struct OpenFile {
     pub(crate) ino: InodeNo,
     pub(crate) way: Way,
+    /// Mappings of it may change pages.
+    pub(crate) maps: bool,
 }
 
 /// Marks the numbers of handles that go round the page cache, as the kernel gives them back.
@@ -111,6 +113,8 @@ pub struct Session<C> {
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     pub(crate) page_writes: PageWrites,
+    /// Places of those that sync, few because each holds a request and waits for others; and whose turn it is.
+    pub(crate) syncs: (Semaphore, Semaphore),
     permits: Arc<Semaphore>,
     requests_max: u32,
     /// Half of the requests under way may be waits for locks.
@@ -140,6 +144,7 @@ impl<C: Calls> Session<C> {
             files: Mutex::default(),
             waiting: Arc::default(),
             page_writes: PageWrites::default(),
+            syncs: (Semaphore::new(8), Semaphore::new(1)),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
             lock_waits: Semaphore::new((requests_max as usize / 2).max(1)),
@@ -323,7 +328,7 @@ impl<C: Calls> Session<C> {
         }
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<Handle, OpenFile>> {
+    pub(crate) fn files(&self) -> MutexGuard<'_, HashMap<Handle, OpenFile>> {
         self.files.lock()
     }
 
@@ -333,7 +338,7 @@ impl<C: Calls> Session<C> {
 
     pub(crate) fn forget_file(&self, handle: Handle) {
         let file = self.files().remove(&handle);
-        if let Some(OpenFile { ino, way }) = file {
+        if let Some(OpenFile { ino, way, .. }) = file {
             self.inodes.closed(ino, way);
         }
     }

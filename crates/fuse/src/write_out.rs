@@ -33,10 +33,10 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often it is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+pub const LOOK: Duration = Duration::from_millis(200);
 
 /// Whether it goes on.
-struct Pace {
+pub struct Pace {
     begun: Instant,
     moved: Instant,
     written: u64,
@@ -45,12 +45,13 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(now: Instant, written: u64) -> Pace {
+    /// It begins.
+    pub fn new(now: Instant, written: u64) -> Pace {
         Pace { begun: now, moved: now, written, passed: 0, failed: 0 }
     }
 
     /// Bytes written, inodes done with and bytes that failed, as they are now. False: the rest is to be given up.
-    fn goes_on(&mut self, now: Instant, written: u64, passed: u64, failed: u64) -> bool {
+    pub fn goes_on(&mut self, now: Instant, written: u64, passed: u64, failed: u64) -> bool {
         // An inode that was done with by failing is none.
         if written > self.written || passed > self.passed && failed == self.failed {
             self.moved = now;

@@ -90,6 +90,11 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk umount /mnt/rope\n  ropewalk umount /mnt/rope --force    also when files are open"
     )]
     Umount(Umount),
+    /// Make durable all that was written on a mount before: sync(2) does not reach it
+    #[command(after_help = "Examples:
+  ropewalk sync /mnt/rope
+  cp -a tree /mnt/rope/ && ropewalk sync /mnt/rope")]
+    Sync(Sync),
     /// What runs, and whether it is well
     #[command(
         after_help = "Examples:\n  ropewalk status --dir /data/rope\n  ropewalk status --dir /data/rope --json | jq .pdisks"

@@ -140,6 +140,13 @@ pub enum Names {
 }
 
 #[derive(Args)]
+pub struct Sync {
+    /// Mount points, or anything on them that you may write
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+}
+
+#[derive(Args)]
 pub struct Umount {
     #[command(flatten)]
     pub dir: Dir,

@@ -39,6 +39,7 @@ mod pools;
 mod rebuild;
 mod self_test;
 mod status;
+mod sync;
 mod testbed;
 mod top;
 mod up;
@@ -68,6 +69,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Serve(args) => process::serve::serve(args),
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => mount::umount(args),
+        Command::Sync(args) => sync::sync(args),
         Command::MountHelper(args) => mount_helper::mount(args),
         Command::UmountHelper(args) => mount_helper::umount(args),
         Command::Status(listing) => status::status(listing),
