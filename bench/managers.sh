@@ -50,7 +50,8 @@ def cpu():
             name, rest = open(path).read().split("(", 1)[1].rsplit(") ", 1)
         except OSError:
             continue
-        if name in used:
+        # One that has ended counts until somebody asks for its end.
+        if name in used and rest[0] != "Z":
             used[name] += sum(map(int, rest.split()[11:13]))
     return used
 marks, span = [None], metadata.span
