@@ -126,9 +126,12 @@ async fn a_question_waits_only_for_what_may_have_an_effect_on_its_answer() {
         ]
     };
     let asked = async |count| {
-        while stub.waiting.load(SeqCst) < count {
-            stub.asked.notified().await;
-        }
+        let all = async {
+            while stub.waiting.load(SeqCst) < count {
+                stub.asked.notified().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("they are asked");
     };
     of(other).into_iter().for_each(ask);
     asked(4).await;

@@ -108,17 +108,16 @@ impl Beside {
                     self.metrics[0]
                 );
             }
-            let listen = || {
-                match TcpListener::bind(at) {
+            let not_had = || {
+                format!(
+                    "--metrics {}: {at}, one of its ports, cannot be had; stop the program that has it (`ss -ltnp` shows which), or \
+                     name others",
+                    self.metrics[0]
+                )
+            };
+            let listen = || match TcpListener::bind(at) {
                 Err(_) if dir.is_some_and(|dir| is_own(dir, at.port())) => Ok(None),
-                listener => listener.map(Some).with_context(|| {
-                    format!(
-                        "--metrics {}: {at}, one of its ports, cannot be had; stop the program that has it (`ss -ltnp` shows \
-                         which), or name others",
-                        self.metrics[0]
-                    )
-                }),
-            }
+                listener => listener.map(Some).with_context(not_had),
             };
             held.extend(take(dir.is_some_and(was_killed), listen)?);
         }

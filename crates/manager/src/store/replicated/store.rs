@@ -65,7 +65,7 @@ pub struct Standing {
     pub following: Following,
     /// What the table says of the lease under which it leads; none: it is not looked for there.
     pub lease: Option<fn(&dyn Read) -> Duration>,
-    /// Whether all who may read its records know packed ones, as the table says; none: they may not.
+    /// Whether its records may be packed, as the table says by the cluster's level; none: they may not.
     pub packs: Option<fn(&dyn Read) -> bool>,
     /// Sees what another one that leads has changed, above the table before that.
     pub sees: Option<fn(&dyn Read, &Changes)>,
