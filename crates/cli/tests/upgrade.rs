@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Cluster, ROPEWALK, THREE, heard, ok, refused, ropewalk, seed, until};
+use common::{Cluster, ROPEWALK, THREE, heard, ok, over_etcd, refused, ropewalk, seed, until};
 use load::{Load, same};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -202,6 +202,63 @@ fn the_manager_is_upgraded_first() {
 #[test]
 fn the_servers_are_upgraded_first() {
     upgraded_under_load(["n3", "n1", "n2", "manager"]);
+}
+
+/// The active manager knows nothing of those that follow it: the command asks them.
+#[test]
+fn nothing_is_final_while_a_manager_that_follows_is_old_or_away() {
+    let few =
+        ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m", "--block-size", "256k"];
+    let several: &[&str] = if over_etcd() { &[] } else { &["--managers", "3", "--store", "etcd"] };
+    let cluster = Cluster::prepare(&[&few[..], several].concat());
+    cluster.set_env(VERSIONS, OLD);
+    cluster.start();
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    ok(&["umount", cluster.mnt().to_str().unwrap()]);
+    let is = |name: &str, state: (bool, u64)| {
+        let found = versions(&cluster)?;
+        let member =
+            found["members"].as_array().unwrap().iter().find(|member| member["name"] == name)?.clone();
+        assert_eq!(member["role"], "manager");
+        Some((member["present"] == true, member["levels"][1].as_u64().unwrap_or_default()) == state)
+    };
+    let told = || String::from_utf8(ropewalk(&["cluster", "finalize", "--dir", dir]).stderr).unwrap();
+    let refused_for = |text: &str| until(text, || told().contains(text));
+    replace(&cluster, "n1", NEW);
+    // The one that leads is the last, so that the next one to lead is new.
+    let mut all = ["manager", "manager@m2", "manager@m3"];
+    let leads = |local: &str| {
+        let rows = cluster.json(&["manager", "list"]);
+        rows.as_array().unwrap().iter().any(|row| row["local"] == local && row["active"] == true)
+    };
+    until("one leads", || all.iter().any(|local| leads(local)));
+    all.sort_by_key(|local| leads(local));
+    let name = |local: &'static str| local.strip_prefix("manager@").unwrap_or(local);
+    let [first, second, last] = all;
+    replace(&cluster, first, NEW);
+    until("it says what it runs", || is(name(first), (true, 2)) == Some(true));
+    replace(&cluster, last, NEW);
+    // Whoever leads now: if it is the old one, nothing newer is known to it.
+    until("a new one leads", || {
+        if leads(second) {
+            ropewalk(&["manager", "promote", "--dir", dir, name(first)]);
+        }
+        leads(first) || leads(last)
+    });
+    refused_for(&format!(
+        "manager {} runs ropewalk {}, which does not know that level",
+        name(second),
+        env!("CARGO_PKG_VERSION")
+    ));
+    stop(&cluster, second);
+    refused_for(&format!("manager {} does not answer; start it with this version", name(second)));
+    assert_eq!(is(name(second), (false, 0)), Some(true));
+    assert_eq!(level(&cluster), 1);
+    cluster.start_server_with(second, &[(VERSIONS, NEW)]);
+    until("it is final", || ropewalk(&["cluster", "finalize", "--dir", dir]).status.success());
+    assert_eq!(level(&cluster), 2);
+    cluster.down();
 }
 
 /// What came with version 10 and a manager of version 9 does not know is refused by the mount, and is there when that is upgraded.

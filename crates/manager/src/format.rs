@@ -329,8 +329,8 @@ pub fn check_format(from: &dyn store::Read, dir: &Path) -> Result<FormatRecord, 
     Ok(record)
 }
 
-/// Whether records in etcd may be packed: the cluster is at a level that has that. (Who raised it has asked nodes and clients, and the manager
-/// that leads; of those that follow nobody is asked.)
+/// Whether records in etcd may be packed: the cluster is at a level that has that. `cluster finalize`
+/// has seen to it that everybody can read that, managers that follow included.
 pub fn packs_records(from: &dyn store::Read) -> bool {
     let key = keys::format_key();
     let record = from.get(&key).ok().flatten().and_then(|value| store::open_record(&key, &value).ok());

@@ -83,7 +83,7 @@ impl Stand {
         let answers = census.ask(link, &AdminRequest::Status).await;
         let signer = |(row, answer): (managers::ManagerRow, &Option<serde_json::Value>)| Signer {
             leads_here: row.leads_here(),
-            name: row.into_name(),
+            name: row.name,
             authority: answer.as_ref().and_then(|said| said["authority"].as_str()).map(str::to_owned),
         };
         let managers = managers::look(&census, &answers).into_iter().zip(&answers).map(signer).collect();

@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wire::{admin::AdminRequest, mgr::MgrRequest};
+use wire::{admin::AdminRequest, mgr::MgrRequest, version::Build};
 
 use super::{ask::Census, mirror, up};
 use crate::{
@@ -31,11 +31,13 @@ const PORTS_TRIED: u16 = 64;
 
 #[derive(Serialize)]
 pub struct ManagerRow {
-    name: String,
+    /// What the cluster calls it.
+    pub name: String,
     addresses: Vec<String>,
     /// None: it does not answer; so with the following.
     pid: Option<u64>,
-    active: Option<bool>,
+    /// It leads.
+    pub active: Option<bool>,
     /// Records of the journal that it does not have yet.
     behind: Option<u64>,
     /// For how long etcd has not answered it, seconds.
@@ -44,17 +46,15 @@ pub struct ManagerRow {
     etcd_says: Option<String>,
     /// What its files in this machine's directory are named by, if it runs here.
     local: Option<String>,
+    /// What it runs; none also if it does not say so.
+    #[serde(skip)]
+    pub build: Option<Build>,
 }
 
 impl ManagerRow {
     /// Active, and of this machine's directory.
     pub fn leads_here(&self) -> bool {
         self.active == Some(true) && self.local.is_some()
-    }
-
-    /// What the cluster calls it.
-    pub fn into_name(self) -> String {
-        self.name
     }
 }
 
@@ -78,13 +78,14 @@ pub fn look(census: &Census, answers: &[Option<Value>]) -> Vec<ManagerRow> {
             etcd_silent_s: standing.and_then(|s| s["etcd_silent_s"].as_f64()),
             etcd_says: standing.and_then(|s| s["etcd_says"].as_str()).map(str::to_owned),
             local: process.local.clone(),
+            build: said.and_then(|said| Build::deserialize(&said["build"]).ok()),
         }
     };
     managers.into_iter().map(row).collect()
 }
 
 /// The same, asked now.
-async fn ask(dir: &ClusterDir, link: &Link) -> Vec<ManagerRow> {
+pub async fn ask(dir: &ClusterDir, link: &Link) -> Vec<ManagerRow> {
     let census = Census::take(dir, link).await;
     let answers = census.ask(link, &AdminRequest::Status).await;
     look(&census, &answers)

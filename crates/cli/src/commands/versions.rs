@@ -8,6 +8,7 @@ use wire::{
     version::Build,
 };
 
+use super::managers::{self, ManagerRow};
 use crate::{
     args::{Dir, Listing},
     cluster_dir::ClusterDir,
@@ -47,13 +48,16 @@ struct Versions {
 }
 
 async fn report(dir: &ClusterDir) -> Result<Versions> {
-    match Link::new(dir)?.manager(&MgrRequest::Versions).await? {
-        MgrReply::Versions(report) => Ok(versions(*report)),
+    let link = Link::new(dir)?;
+    match link.manager(&MgrRequest::Versions).await? {
+        MgrReply::Versions(report) => Ok(versions(*report, managers::ask(dir, &link).await)),
         other => bail!("unexpected answer from the manager: {other:?}"),
     }
 }
 
-fn versions(VersionReport { level, manager, members }: VersionReport) -> Versions {
+/// What the active manager says of nodes and clients, and each manager of itself.
+fn versions(report: VersionReport, managers: Vec<ManagerRow>) -> Versions {
+    let VersionReport { level, manager, members } = report;
     let level_next = level.max(manager.levels.greatest);
     let member = |name: String, role: Role, present: bool, build: Option<Build>| Member {
         name,
@@ -69,9 +73,37 @@ fn versions(VersionReport { level, manager, members }: VersionReport) -> Version
         levels: build.map(|build| [build.levels.least, build.levels.greatest]),
         ready: present && build.is_some_and(|build| build.levels.contains(level_next)),
     };
-    let first = member("manager".to_owned(), Role::Manager, true, Some(manager));
+    // The only one has answered just now, also if it does not a second time.
+    let leads = |row: &ManagerRow| managers.len() == 1 || row.active == Some(true);
+    let first = managers.iter().find(|row| leads(row)).map_or("manager", |row| &row.name);
+    let first = member(first.to_owned(), Role::Manager, true, Some(manager));
+    let standbys = managers.iter().filter(|row| !leads(row)).map(|row| {
+        let standby = member(row.name.clone(), Role::Manager, row.active.is_some(), row.build);
+        // It follows the journal, and asks the active one for nothing.
+        Member { spoken: None, ..standby }
+    });
     let others = members.into_iter().map(|m| member(m.name, m.role, m.session.is_some(), m.build));
-    Versions { level, level_next, members: [first].into_iter().chain(others).collect() }
+    Versions { level, level_next, members: [first].into_iter().chain(standbys).chain(others).collect() }
+}
+
+impl Versions {
+    /// What stands against the next level: managers that follow, of which the active one does not know. One that has an older program
+    /// could not read what is written then.
+    fn standbys_against(&self) -> Vec<String> {
+        let standbys = self.members.iter().filter(|member| member.role == "manager").skip(1);
+        standbys
+            .filter(|standby| !standby.ready)
+            .map(|Member { name, version, present, .. }| match version {
+                _ if !present => format!(
+                    "manager {name} does not answer; start it with this version, or take it out (`ropewalk manager remove {name}`)"
+                ),
+                None => format!("manager {name} does not say what it runs; upgrade it"),
+                Some(version) => {
+                    format!("manager {name} runs ropewalk {version}, which does not know that level; upgrade it")
+                }
+            })
+            .collect()
+    }
 }
 
 /// `ropewalk cluster version`.
@@ -117,9 +149,13 @@ pub fn version(listing: &Listing) -> Result<()> {
 pub fn finalize(dir: &Dir) -> Result<()> {
     let dir = dir.open()?;
     let (before, level) = link::run(async {
-        let before = report(&dir).await?.level;
+        let before = report(&dir).await?;
+        let against = before.standbys_against();
+        if before.level_next > before.level && !against.is_empty() {
+            bail!("level {} is not for all: {}", before.level_next, against.join("; "));
+        }
         Link::new(&dir)?.manager(&MgrRequest::Finalize).await?;
-        Ok((before, report(&dir).await?.level))
+        Ok((before.level, report(&dir).await?.level))
     })?;
     output::line(if before == level {
         format!("the cluster is at level {level} already, the newest that its manager knows")

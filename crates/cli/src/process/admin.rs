@@ -195,6 +195,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "authority": endpoint.identity().signer().to_string(),
                             "pid": std::process::id(),
                             "version": env!("CARGO_PKG_VERSION"),
+                            "build": wire::version::Build::own(),
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
                             "store_remarks": running.manager.get().map(manager::Manager::store_remarks),
