@@ -34,7 +34,8 @@ impl<'a> Txn<'a> {
     pub fn keep(&mut self) {
         let len = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
         self.bytes += self.op.iter().map(len).sum::<usize>();
-        self.batch.append(&mut self.op);
+        // Not `append`, which builds the whole batch anew.
+        self.batch.extend(std::mem::take(&mut self.op));
     }
     /// The running operation failed: it never was.
     pub fn discard(&mut self) {
