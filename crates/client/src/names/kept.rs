@@ -28,7 +28,9 @@ const QUESTIONS: (u32, u32, u32) = (1, 2, 4);
 /// a page. Each time that a listing is lost (this client or others change the directory, or there is no room) it takes twice
 /// as many, until a page costs a name for each question.
 const QUESTIONS_A_PAGE: u32 = 16;
-pub(super) const PAGE: u32 = 1024;
+const PAGE: u32 = 1024;
+/// Before, the same once: most directories are small, and a tree is gone through with some questions in each.
+const FIRST_PAGE: (u32, u32) = (2, 64);
 const LOSSES_MAX: u32 = (PAGE / QUESTIONS_A_PAGE).ilog2();
 
 #[derive(Clone, Copy)]
@@ -79,8 +81,9 @@ pub(crate) struct Names {
     /// Questions since the token was there last.
     questions: u32,
     recalled: bool,
-    /// Questions about names since a page was listed, whether one is being listed, and how often what was listed was lost.
+    /// Questions about names since a page was listed, whether any was, whether one is being listed, and how often what was listed was lost.
     since_page: u32,
+    paged: bool,
     paging: bool,
     losses: u32,
     /// A change may be made of which this client will not hear.
@@ -237,16 +240,17 @@ impl Names {
         self.questions >= enough
     }
 
-    /// Somebody is about to ask the manager for one more name. The cookie from which a page is to be listed now, if that is
-    /// worth it: then [`Names::end_page`] follows.
-    pub fn begin_page(&mut self, total: &AtomicUsize) -> Option<u64> {
+    /// Somebody is about to ask the manager for one more name. The cookie from which a page is to be listed now, and how many names
+    /// at most, if that is worth it: then [`Names::end_page`] follows.
+    pub fn begin_page(&mut self, total: &AtomicUsize) -> Option<(u64, u32)> {
         self.since_page += 1;
+        let (enough, names) = if self.paged { (QUESTIONS_A_PAGE << self.losses, PAGE) } else { FIRST_PAGE };
         let room = total.load(Relaxed) + PAGE as usize <= KEPT_MAX;
-        if self.since_page < QUESTIONS_A_PAGE << self.losses || self.paging || self.complete || !room {
+        if self.since_page < enough || self.paging || self.complete || !room {
             return None;
         }
-        (self.since_page, self.paging) = (0, true);
-        Some(self.listed_to.unwrap_or(0))
+        (self.since_page, self.paging, self.paged) = (0, true, true);
+        Some((self.listed_to.unwrap_or(0), names))
     }
 
     /// The page from this cookie on is there and was kept, if it could be.
@@ -356,12 +360,12 @@ mod tests {
     #[test]
     fn who_asks_for_many_names_gets_pages() {
         let (mut names, total) = (Names::default(), Arc::default());
-        let asked = |names: &mut Names| (1..).find_map(|n| names.begin_page(&total).map(|from| (n, from)));
-        assert_eq!(asked(&mut names), Some((QUESTIONS_A_PAGE, 0)));
+        let asked = |names: &mut Names| (1..).find_map(|n| names.begin_page(&total).map(|page| (n, page)));
+        assert_eq!(asked(&mut names), Some((2, (0, 64))));
         assert_eq!((0..100).find_map(|_| names.begin_page(&total)), None, "one at a time");
         names.list(&total, 0, &entries(&[(3, "a"), (5, "b")]), false);
         names.end_page(0);
-        assert_eq!(asked(&mut names).map(|(_, from)| from), Some(5), "it goes on where it was");
+        assert_eq!(asked(&mut names).map(|(_, page)| page), Some((5, PAGE)), "it goes on where it was");
         names.list(&total, 5, &entries(&[(9, "c")]), true);
         names.end_page(5);
         assert_eq!((0..100).find_map(|_| names.begin_page(&total)), None, "all are known");
@@ -387,7 +391,7 @@ mod tests {
                 names.end_page(0);
             }
         }
-        assert_eq!(after, [16, 32, 64, 128, 256, 512, PAGE, PAGE, PAGE]);
+        assert_eq!(after, [2, 32, 64, 128, 256, 512, PAGE, PAGE, PAGE]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use base::InodeNo;
 
-use super::kept::PAGE;
 use crate::{core::Core, files::inode::Inode};
 
 /// A page that is being listed from a cookie on; ends also when who asked for it goes away.
@@ -29,13 +28,13 @@ impl Core {
     /// Somebody is about to ask where a name leads: lists a page of the directory, if many ask.
     pub(super) async fn list_ahead(self: &Arc<Core>, dir: InodeNo) {
         let Some(inode) = self.inode_known(dir).filter(|_| self.uses_names()) else { return };
-        let from = {
+        let page = {
             let mut state = inode.lock();
             if state.keeps() { state.names.kept.begin_page(&self.names.kept) } else { None }
         };
-        if let Some(from) = from {
+        if let Some((from, names)) = page {
             let _page = Page { dir: inode, from };
-            let _ = self.readdir(dir, from, PAGE, self.whole().is_some()).await;
+            let _ = self.readdir(dir, from, names, self.whole().is_some()).await;
         }
     }
 }
