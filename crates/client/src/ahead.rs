@@ -49,14 +49,17 @@ struct State {
     since: Option<Instant>,
     /// Up to here somebody waits for it.
     wanted: u64,
+    /// So many are told at once.
+    enough: usize,
 }
 
 impl State {
-    /// Something may be appended.
-    fn note<T>(&mut self, append: impl FnOnce(&mut Untold) -> Option<T>) -> Option<T> {
+    /// Something may be appended. With it: whether who tells it is to look. For each name that would be another change of thread.
+    fn note<T>(&mut self, append: impl FnOnce(&mut Untold) -> Option<T>) -> Option<(T, bool)> {
         let done = append(&mut self.untold)?;
+        let is_first = self.since.is_none();
         self.since.get_or_insert_with(Instant::now);
-        Some(done)
+        Some((done, is_first || self.untold.count() >= self.enough))
     }
 }
 
@@ -76,11 +79,12 @@ impl Log {
         self.appended(done).is_some()
     }
 
-    fn appended<T>(&self, what: Option<T>) -> Option<T> {
-        if what.is_some() {
+    fn appended<T>(&self, noted: Option<(T, bool)>) -> Option<T> {
+        let (what, wakes) = noted?;
+        if wakes {
             self.wake.notify_one();
         }
-        what
+        Some(what)
     }
 
     /// Whether more numbers are to be asked for.
@@ -108,6 +112,12 @@ impl Log {
     pub async fn all_told(&self) -> Result<(), Errno> {
         let end = self.state.lock().untold.end();
         self.told_to(end).await
+    }
+
+    /// The same of so much that there is room for one more.
+    pub async fn room(&self) -> Result<(), Errno> {
+        let at = self.state.lock().untold.room_at();
+        self.told_to(at).await
     }
 
     /// The same of what made an inode.
@@ -144,7 +154,8 @@ impl Log {
     pub async fn due(&self, max: usize) -> Option<Vec<Change>> {
         loop {
             let rest = {
-                let state = self.state.lock();
+                let mut state = self.state.lock();
+                state.enough = max;
                 if state.untold.is_closed() {
                     return None;
                 }
@@ -214,6 +225,23 @@ mod tests {
         assert!(tokio::time::timeout(soon, &mut all).await.is_err(), "the third is not told");
         log.advance(1);
         assert_eq!(all.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn who_makes_more_than_it_holds_waits_for_room() {
+        let log = Log::default();
+        log.add_numbers(InodeNo(1), 10_000);
+        assert_eq!(log.room().await, Ok(()));
+        let count = std::iter::from_fn(|| made(&log)).count();
+        assert!(count < 10_000);
+        let room = log.room();
+        tokio::pin!(room);
+        assert!(tokio::time::timeout(Duration::from_millis(1), &mut room).await.is_err());
+        log.advance(1);
+        assert_eq!(room.await, Ok(()));
+        assert!(made(&log).is_some() && made(&log).is_none());
+        let (room, _) = tokio::join!(log.room(), async { log.close() });
+        assert_eq!(room, Err(Errno::EIO));
     }
 
     #[tokio::test]

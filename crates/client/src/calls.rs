@@ -340,6 +340,11 @@ impl Calls {
         }
     }
 
+    /// Returns when one more can be made ahead of the manager: it is told of less than a program makes. If not, it is made there.
+    pub async fn room_ahead(&self) {
+        let _ = self.within_patience(self.ahead.room()).await;
+    }
+
     /// Returns when the manager knows what made one inode.
     pub async fn inode_told(&self, ino: InodeNo) -> Result<(), Errno> {
         self.within_patience(self.ahead.inode_told(ino)).await

@@ -13,7 +13,7 @@ use wire::mgr::Change;
 
 use crate::error::Errno;
 
-/// Changes that may wait; who makes more does so at the manager, after these.
+/// Changes that may wait; who makes more waits for room.
 const UNTOLD_MAX: usize = 4096;
 
 /// See the module.
@@ -109,6 +109,11 @@ impl Untold {
     /// How many there were.
     pub fn end(&self) -> u64 {
         self.told + self.queue.len() as u64
+    }
+
+    /// How many are to be told until there is room for one more.
+    pub fn room_at(&self) -> u64 {
+        (self.end() + 1).saturating_sub(UNTOLD_MAX as u64)
     }
 
     /// How many are to be told until an inode is.

@@ -71,6 +71,13 @@ impl Core {
         names.leads(name).filter(|_| self.sharing.same_claim(names.claim()))
     }
 
+    /// Whether that is certainly no directory.
+    pub fn surely_no_directory(&self, dir: InodeNo, name: &[u8]) -> bool {
+        let Some(inode) = self.inode_known(dir) else { return false };
+        let state = inode.lock();
+        state.names.all.as_ref().is_some_and(|names| names.leads_to_no_directory(name))
+    }
+
     /// Whether a directory has certainly no name.
     pub fn surely_empty(&self, dir: &Inode) -> bool {
         let state = dir.lock();

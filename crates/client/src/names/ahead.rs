@@ -30,8 +30,9 @@ use crate::{
     },
 };
 
-/// Inode numbers asked for at once.
-const NUMBERS: u32 = 4096;
+/// Inode numbers asked for at once. The next are asked for when all before is told, so for few there are many rests; a store that is nearly
+/// full has room for all that were granted.
+const NUMBERS: u32 = 16_384;
 /// What a directory shows as its size, bytes.
 const DIRECTORY_SIZE: u64 = 4096;
 const S_ISGID: u16 = 0o2000;
@@ -69,12 +70,13 @@ impl Core {
             return None;
         }
         self.have_numbers(parent).await.ok()?;
+        self.calls.room_ahead().await;
         self.dir_attr_known(parent).await?;
         let asked = self.sharing.now();
         let mut made = None;
         self.calls.ahead.append(|ino| {
             let (right, inherited) = (self.may_work_in(parent)?, self.inherited(parent)?);
-            self.claim_name(parent, name, ino).then(|| {
+            self.claim_name(parent, name, ino, kind != FileKind::Directory).then(|| {
                 if let Right::Held(grant) = right {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
@@ -103,17 +105,28 @@ impl Core {
             return false;
         }
         self.learn_names(parent).await;
+        self.calls.room_ahead().await;
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
             let alone = self.may_work_in(parent)? == Right::Whole;
             let ino = self.surely_leads(parent, name)?;
-            let inode = self.inode_known(ino)?;
-            if directory && !self.surely_empty(&inode) {
+            let inode = self.inode_known(ino);
+            let may = match &inode {
+                Some(inode) => !directory || self.surely_empty(inode),
+                // Of what is kept no more nothing is open or under way here, nor elsewhere, since nobody else is there. Whether it has
+                // other names the manager sees.
+                None => alone && !directory && self.surely_no_directory(parent, name),
+            };
+            if !may {
                 return None;
             }
             let changing = self.change_ahead(&[(parent, name)], &[]);
-            let Some(unused) = inode.lock().lose_last_name(directory, now, alone) else {
+            let unused = match &inode {
+                Some(inode) => inode.lock().lose_last_name(directory, now, alone),
+                None => Some(Unused::Settled),
+            };
+            let Some(unused) = unused else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
                 return None;
             };
@@ -127,7 +140,7 @@ impl Core {
         let Some((inode, unused, changing)) = done.filter(|_| appended) else { return false };
         let reply = Ok(MgrReply::Done);
         changing.end(&reply, &[Some(Hint::NOTHING)], Touched::At(now, -i32::from(directory)));
-        if unused != Unused::Open {
+        if let Some(inode) = inode.filter(|_| unused != Unused::Open) {
             self.give_up(&inode, unused != Unused::Settled);
         }
         true
@@ -145,6 +158,7 @@ impl Core {
         }
         self.learn_names(from.0).await;
         self.learn_names(to.0).await;
+        self.calls.room_ahead().await;
         let now = now();
         let mut done = None;
         let appended = self.calls.ahead.append_change(|| {
@@ -169,7 +183,10 @@ impl Core {
             let changing = self.change_ahead(&[from, to], &[]);
             let unused = match &replaced {
                 Some(replaced) => replaced.lock().lose_last_name(false, now, alone),
-                None => self.claim_name(to.0, to.1, ino).then_some(Unused::Open),
+                None => {
+                    let no_directory = inode.lock().attr.kind != FileKind::Directory;
+                    self.claim_name(to.0, to.1, ino, no_directory).then_some(Unused::Open)
+                }
             };
             let Some(unused) = unused else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
@@ -413,14 +430,14 @@ impl Core {
     }
 
     /// Notes a name that is made now; false if somebody else has.
-    fn claim_name(&self, dir: InodeNo, name: &[u8], ino: InodeNo) -> bool {
+    fn claim_name(&self, dir: InodeNo, name: &[u8], ino: InodeNo, no_directory: bool) -> bool {
         let Some(inode) = self.inode_known(dir) else { return false };
         let mut state = inode.lock();
         let gone = state.gone;
         // What was known when it was looked at may be of a time before others were there.
         let names = state.names.all.as_mut().filter(|names| self.sharing.same_claim(names.claim()));
         let Some(names) = names.filter(|_| !gone) else { return false };
-        names.make(name, ino)
+        names.make(name, ino, no_directory)
     }
 }
 

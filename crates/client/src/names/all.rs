@@ -16,8 +16,9 @@ use std::{
 };
 
 use base::InodeNo;
-use wire::mgr::DirEntry;
+use wire::mgr::{DirEntry, FileKind};
 
+use super::hint::Hint;
 use crate::sharing::state::Claim;
 
 /// Names kept in all directories together, some 40 bytes each.
@@ -29,6 +30,21 @@ const LISTED_MAX: usize = 1 << 17;
 const UNSURE: u64 = 0;
 /// One name of this hash is being changed at the manager. Beside it stands where it led before; 0: nothing had the hash.
 const CHANGING: u64 = 1 << 63;
+/// It leads to what is certainly no directory.
+const NO_DIRECTORY: u64 = 1 << 62;
+
+/// What stands with the hash of a name that leads to an inode. Numbers that would not fit are not known.
+fn lead(ino: InodeNo, no_directory: bool) -> u64 {
+    match (1..NO_DIRECTORY).contains(&ino.0) {
+        true => ino.0 | if no_directory { NO_DIRECTORY } else { 0 },
+        false => UNSURE,
+    }
+}
+
+/// The inode of it.
+fn ino_of(lead: u64) -> InodeNo {
+    InodeNo(lead & !(CHANGING | NO_DIRECTORY))
+}
 
 /// Which names are known.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,13 +112,12 @@ impl AllNames {
         if self.known != Known::To(from) {
             return; // somebody else has listed it
         }
-        for DirEntry { name, ino, .. } in entries {
-            let plain = (1..CHANGING).contains(&ino.0);
+        for DirEntry { name, ino, kind, .. } in entries {
             match self.inodes.entry(self.hash(name)) {
                 // Changed meanwhile, or of two names.
                 Entry::Occupied(mut entry) => _ = entry.insert(UNSURE),
                 Entry::Vacant(entry) => {
-                    entry.insert(if plain { ino.0 } else { UNSURE });
+                    entry.insert(lead(*ino, *kind != FileKind::Directory));
                     self.count();
                 }
             }
@@ -135,21 +150,21 @@ impl AllNames {
         }
     }
 
-    /// That change was answered: where the name leads now (0: nowhere), if it is known; `changed` unless it was refused.
-    pub fn settle(&mut self, name: &[u8], changed: bool, leads: Option<InodeNo>) {
+    /// That change was answered: where the name leads now, if it is known; `changed` unless it was refused.
+    pub fn settle(&mut self, name: &[u8], changed: bool, leads: Option<Hint>) {
         let Entry::Occupied(mut entry) = self.inodes.entry(self.hash(name)) else { return };
         if entry.get() & CHANGING == 0 {
             return;
         }
         let before = entry.get() & !CHANGING;
         // None: no name has the hash.
-        let now = match leads.map(|ino| ino.0) {
+        let now = match leads {
             // What is listed later may be older.
             _ if self.known != Known::All => Some(UNSURE),
             _ if !changed => (before != 0).then_some(before),
-            Some(0) => None,
+            Some(Hint { ino: InodeNo(0), .. }) => None,
             // If there was one, the name may be another of its hash.
-            Some(ino) if (before == 0 || before == ino) && ino < CHANGING => Some(ino),
+            Some(Hint { ino, is_file }) if before == 0 || ino_of(before) == ino => Some(lead(ino, is_file)),
             _ => Some(UNSURE),
         };
         match now {
@@ -162,11 +177,11 @@ impl AllNames {
     }
 
     /// A name is made that was certainly absent. False: it may be there, or there are too many.
-    pub fn make(&mut self, name: &[u8], ino: InodeNo) -> bool {
+    pub fn make(&mut self, name: &[u8], ino: InodeNo, no_directory: bool) -> bool {
         if self.may_hold(name) {
             return false;
         }
-        self.inodes.insert(self.hash(name), ino.0);
+        self.inodes.insert(self.hash(name), lead(ino, no_directory));
         self.count();
         self.known == Known::All
     }
@@ -174,23 +189,33 @@ impl AllNames {
     /// A name that leads to this inode is removed.
     pub fn remove(&mut self, name: &[u8], ino: InodeNo) {
         let hash = self.hash(name);
-        if self.inodes.get(&hash) == Some(&ino.0) {
+        if self.inodes.get(&hash).is_some_and(|lead| *lead & CHANGING == 0 && ino_of(*lead) == ino) {
             self.inodes.remove(&hash);
             self.total.fetch_sub(1, Relaxed);
         }
     }
 
-    /// A name that leads to one inode leads to another one.
+    /// A name that leads to one inode leads to another one, which is no directory.
     pub fn replace(&mut self, name: &[u8], old: InodeNo, new: InodeNo) {
-        if let Some(ino) = self.inodes.get_mut(&self.hasher.hash_one(name)).filter(|ino| **ino == old.0) {
-            *ino = new.0;
+        let there = self.inodes.get_mut(&self.hasher.hash_one(name));
+        if let Some(there) = there.filter(|there| **there & CHANGING == 0 && ino_of(**there) == old) {
+            *there = lead(new, true);
         }
     }
 
     /// Where a name leads, if that is certain.
     pub fn leads(&self, name: &[u8]) -> Option<InodeNo> {
-        let ino = *self.inodes.get(&self.hash(name)).filter(|_| self.known == Known::All)?;
-        (1..CHANGING).contains(&ino).then_some(InodeNo(ino))
+        self.certain(name).map(ino_of)
+    }
+
+    /// Whether that is certainly no directory.
+    pub fn leads_to_no_directory(&self, name: &[u8]) -> bool {
+        self.certain(name).is_some_and(|lead| lead & NO_DIRECTORY != 0)
+    }
+
+    fn certain(&self, name: &[u8]) -> Option<u64> {
+        let lead = *self.inodes.get(&self.hash(name)).filter(|_| self.known == Known::All)?;
+        (lead != UNSURE && lead & CHANGING == 0).then_some(lead)
     }
 
     /// Whether a name is perhaps there.
@@ -223,8 +248,6 @@ impl AllNames {
 
 #[cfg(test)]
 mod tests {
-    use wire::mgr::FileKind;
-
     use super::*;
     use crate::sharing::state::Sharing;
 
@@ -235,6 +258,10 @@ mod tests {
     fn entry(cookie: u64) -> DirEntry {
         let name = format!("n{cookie}").into_bytes();
         DirEntry { name, ino: InodeNo(100 + cookie), kind: FileKind::File, cookie, attr: None }
+    }
+
+    fn leads(ino: u64) -> Option<Hint> {
+        Some(Hint { ino: InodeNo(ino), is_file: ino != 7 })
     }
 
     #[test]
@@ -256,13 +283,13 @@ mod tests {
     fn what_is_changed_while_it_is_listed_is_not_believed() {
         let mut names = AllNames::of_old(claim(), Arc::default());
         // Each is answered before the listing is, which may have been read before or after.
-        for (name, leads) in [(b"n3", InodeNo(0)), (b"n5", InodeNo(105)), (b"n7", InodeNo(0))] {
+        for (name, ino) in [(b"n3", 0), (b"n5", 105), (b"n7", 0)] {
             names.doubt(name);
-            names.settle(name, true, Some(leads));
+            names.settle(name, true, leads(ino));
         }
         names.doubt(b"n9");
         names.list(0, &[entry(3), entry(5)], true);
-        names.settle(b"n9", true, Some(InodeNo(0)));
+        names.settle(b"n9", true, leads(0));
         for name in [b"n3", b"n5", b"n7"] {
             assert_eq!((names.leads(name), names.may_hold(name)), (None, true));
         }
@@ -273,10 +300,10 @@ mod tests {
     fn a_change_at_the_manager_is_learned_if_it_was_alone() {
         let total: Arc<AtomicUsize> = Arc::default();
         let mut names = AllNames::of_new(claim(), total.clone());
-        let change = |names: &mut AllNames, changed, leads: u64| {
+        let change = |names: &mut AllNames, changed, ino: u64| {
             names.doubt(b"n");
             assert_eq!((names.leads(b"n"), names.may_hold(b"n")), (None, true));
-            names.settle(b"n", changed, Some(InodeNo(leads)));
+            names.settle(b"n", changed, leads(ino));
             names.leads(b"n").map(|ino| ino.0)
         };
         assert_eq!(change(&mut names, true, 7), Some(7), "made");
@@ -290,9 +317,36 @@ mod tests {
         let mut names = AllNames::of_new(claim(), total);
         names.doubt(b"n");
         names.doubt(b"n");
-        names.settle(b"n", true, Some(InodeNo(0)));
-        names.settle(b"n", true, Some(InodeNo(7)));
+        names.settle(b"n", true, leads(0));
+        names.settle(b"n", true, leads(7));
         assert_eq!((names.leads(b"n"), names.may_hold(b"n")), (None, true), "two at once");
+    }
+
+    #[test]
+    fn of_some_names_it_is_known_that_they_lead_to_no_directory() {
+        let mut names = AllNames::of_old(claim(), Arc::default());
+        let directory = DirEntry { kind: FileKind::Directory, ..entry(4) };
+        names.list(0, &[entry(3), directory], true);
+        let is = |names: &AllNames, name: &str| names.leads_to_no_directory(name.as_bytes());
+        assert_eq!((is(&names, "n3"), is(&names, "n4"), is(&names, "n5")), (true, false, false));
+        assert!(names.make(b"file", InodeNo(20), true) && names.make(b"dir", InodeNo(21), false));
+        assert_eq!((is(&names, "file"), is(&names, "dir")), (true, false));
+        assert_eq!((names.leads(b"file"), names.leads(b"dir")), (Some(InodeNo(20)), Some(InodeNo(21))));
+        names.replace(b"file", InodeNo(20), InodeNo(22));
+        assert_eq!((names.leads(b"file"), is(&names, "file")), (Some(InodeNo(22)), true));
+        names.doubt(b"file");
+        assert!(!is(&names, "file"), "it is being changed");
+        names.settle(b"file", false, None);
+        assert!(is(&names, "file"), "that was refused");
+        for (ino, known) in [(8, true), (7, false)] {
+            names.doubt(b"new");
+            names.settle(b"new", true, leads(ino));
+            assert_eq!((names.leads(b"new"), is(&names, "new")), (Some(InodeNo(ino)), known));
+            names.remove(b"new", InodeNo(ino));
+        }
+        names.remove(b"file", InodeNo(22));
+        names.remove(b"dir", InodeNo(21));
+        assert!(!names.may_hold(b"file") && !names.may_hold(b"dir") && !names.may_hold(b"new"));
     }
 
     #[test]
@@ -302,7 +356,7 @@ mod tests {
         names.list(0, &[entry(3), entry(5)], true);
         assert_eq!((names.goes_on(), names.may_hold(b"z"), names.is_empty()), (None, true, false));
         names.doubt(b"n");
-        names.settle(b"n", true, Some(InodeNo(0)));
+        names.settle(b"n", true, leads(0));
         assert!(names.may_hold(b"n"));
         assert_eq!(total.load(Relaxed), NAMES_MAX - 1);
         let mut names = AllNames::of_old(claim(), Arc::default());

@@ -136,7 +136,7 @@ impl Changing {
             let mut state = inode.lock();
             let hint = leads.get(at).copied().flatten().filter(|_| reply.is_ok());
             if let Some(names) = state.names.all.as_mut().filter(|_| !self.ahead) {
-                names.settle(name, reply.is_ok(), hint.map(|hint| hint.ino));
+                names.settle(name, reply.is_ok(), hint);
             }
             let hint = hint.filter(|_| state.keeps());
             state.names.kept.end_name_change(name, *generation, hint);

@@ -260,6 +260,39 @@ async fn only_what_is_certain_is_removed_ahead() {
     assert_eq!(world.manager.told(), told, "what was not the last name went to the manager");
 }
 
+/// Of a large tree few inodes are kept; where its names lead is known all the same.
+#[tokio::test]
+async fn what_is_kept_no_more_is_removed_ahead() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { files_to_cache_max: 8, ..ahead() });
+    let top = directory(&world, &client).await;
+    let file = make(&client, top, "x", FileKind::File).await.unwrap().ino;
+    client.link(file, top, b"y").await.unwrap();
+    make(&client, top, "sub", FileKind::Directory).await.unwrap();
+    for i in 0..100 {
+        make(&client, top, &format!("n{i}"), FileKind::File).await.unwrap();
+    }
+    client.fsync(top, false).await.unwrap();
+    world.manager.forget_told();
+    *world.manager.which.lock().unwrap() = |request| matches!(request, MgrRequest::MutateMany { .. });
+    // No answer comes, and none is waited for.
+    let held = world.manager.on_their_way.write().await;
+    let mut told = Vec::new();
+    for name in (0..100).map(|i| format!("n{i}")).chain(["x".to_owned()]) {
+        unlink(&client, top, &name, false).await.unwrap();
+        assert_eq!(client.lookup(top, name.as_bytes()).await.map(drop), Err(Errno::ENOENT));
+        told.push(format!("-{name}").into_bytes());
+    }
+    drop(held);
+    let left = client.lookup(top, b"y").await.unwrap();
+    assert_eq!((left.ino, left.nlink), (file, 1));
+    // The manager may refuse that, and is asked: what it refuses of what was acknowledged is lost with all that follows.
+    let _ = unlink(&client, top, "sub", false).await;
+    client.fsync(top, false).await.unwrap();
+    assert_eq!(world.manager.told(), told);
+    until("what was removed is reclaimed", || world.manager.inodes() <= 3).await;
+}
+
 #[tokio::test]
 async fn what_is_open_stays_until_it_is_closed() {
     let mut world = World::new(2, 1);
