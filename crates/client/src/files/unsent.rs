@@ -9,8 +9,10 @@ pub(crate) struct Unsent {
     attrs: SetAttrs,
     /// These or the times are newer here.
     any: bool,
-    /// Counts changes, so that a commit knows whether it carried the newest.
+    /// Counts changes, of the content as well, so that a commit knows whether it carried the newest.
     changes: u64,
+    /// The manager has what there was after so many.
+    told: u64,
 }
 
 impl Unsent {
@@ -25,6 +27,10 @@ impl Unsent {
     /// To be handed to [`Unsent::sent`] when the manager has what is unsent now.
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+    /// Whether the manager has what there was after so many changes.
+    pub fn is_told(&self, changes: u64) -> bool {
+        !self.any || self.told >= changes
     }
 
     /// Times have changed.
@@ -48,6 +54,7 @@ impl Unsent {
     /// The manager has what there was after so many changes.
     pub fn sent(&mut self, changes: u64) {
         debug_assert!(changes <= self.changes);
+        self.told = self.told.max(changes);
         if changes == self.changes {
             self.forget();
         }
@@ -72,6 +79,7 @@ mod tests {
         unsent.sent(first);
         let attrs = unsent.attrs();
         assert_eq!((unsent.is_any(), attrs.mode, attrs.uid), (true, Some(0o600), Some(7)));
+        assert!(unsent.is_told(first) && !unsent.is_told(unsent.changes()));
         unsent.sent(unsent.changes());
         assert!(!unsent.is_any() && unsent.attrs() == SetAttrs::default());
         unsent.note();

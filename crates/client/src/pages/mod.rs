@@ -2,6 +2,7 @@
 
 mod allocate;
 pub(crate) mod block;
+mod durable;
 pub(crate) mod extents;
 pub(crate) mod gone;
 pub(crate) mod load;

@@ -1,7 +1,7 @@
 //! Writing: bytes into blocks in memory. Room on the pdisks and memory are held before a page is
 //! dirtied, so that an error comes to the writer and not to whoever closes the file.
 
-use std::sync::{Arc, atomic::Ordering::SeqCst};
+use std::sync::Arc;
 
 use base::{OpClass, start::Work, units::UNIT};
 use wire::mgr::FILE_SIZE_MAX;
@@ -26,9 +26,6 @@ use crate::{
 /// Bytes copied under one hold of the file's lock, at most; and at most this share of the page pool.
 const STEP_MAX: usize = 4 << 20;
 const STEP_SHARE: u64 = 16;
-
-/// Rounds of storing and committing, each of which other writers may undo.
-const DURABLE_TRIES: u32 = 100;
 
 const UNIT64: u64 = UNIT as u64;
 
@@ -402,61 +399,6 @@ impl Core {
             };
             self.wait_loads(waits).await?;
         }
-    }
-
-    /// Bytes `from..to` as they are now, and what is needed to find them again, are durable when this
-    /// returns: stored on the pdisks and known to the manager.
-    pub async fn make_durable(
-        self: &Arc<Core>,
-        inode: &Arc<Inode>,
-        from: u64,
-        to: u64,
-        data_only: bool,
-    ) -> Result<(), Errno> {
-        self.calls.inode_told(inode.ino).await?;
-        for _ in 0..DURABLE_TRIES {
-            self.wait_settled(inode).await?;
-            let (first, end) = {
-                let state = inode.lock();
-                let block_size = state.block_size();
-                // The size covers stored bytes only: what lies between the manager's and ours goes too.
-                let below = if state.in_inode(0) { 0 } else { state.size_committed };
-                (from.min(below) / block_size, to.min(state.attr.size).div_ceil(block_size))
-            };
-            self.store(inode, first, end).await?;
-            let wanted = {
-                let state = inode.lock();
-                let size = to.min(state.attr.size);
-                let data = !state.pending.is_empty() || state.attr.size != state.size_committed;
-                if !data && (data_only || !state.unsent.is_any()) {
-                    return Ok(());
-                }
-                size
-            };
-            // Content in the inode is told only while nobody changes it: who looks before that finds nothing to tell.
-            let free = || (!inode.lock().flushes.are_held()).then_some(());
-            self.wait_inode(inode, "a change of the file's blocks", free).await?;
-            self.commit(inode).await?;
-            waits::moved();
-            let state = inode.lock();
-            // Neither less than was there, nor what has been cut off since.
-            let told = (wanted.min(state.attr.size)..=state.attr.size).contains(&state.size_committed);
-            if told && !state.pending.any_in(first, end) {
-                return Ok(());
-            }
-        }
-        tracing::error!(inode = %inode.ino, "a file changes too fast to be made durable");
-        Err(Errno::EIO)
-    }
-
-    /// An error of writing that this handle has not yet reported.
-    pub fn report_error(&self, file: &OpenFile) -> Result<(), Errno> {
-        let (failures, error) = {
-            let state = file.inode.lock();
-            (state.failures.count(), state.failures.last())
-        };
-        let seen = file.failures_seen.swap(failures, SeqCst);
-        if seen < failures { Err(error) } else { Ok(()) }
     }
 }
 

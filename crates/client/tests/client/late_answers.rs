@@ -301,3 +301,46 @@ async fn a_cut_that_is_fsynced_beside_a_hole_is_there_after_a_crash() {
     let expected = [vec![1; 100], vec![0; 100], vec![1; 1800]].concat();
     assert!(content(&client).await == expected);
 }
+
+#[tokio::test]
+async fn attributes_that_are_fsynced_beside_a_write_and_a_hole_are_told() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(idle());
+    let (ino, handle) = made(&client).await;
+    client.write(handle, 0, &[1; 3000]).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    let mode_set = async |mode| {
+        let set = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
+        client.setattr(ino, set).await.unwrap();
+    };
+    let syncing = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.fsync(ino, false).await })
+    };
+    let turns =
+        |count| client.waits().iter().filter(|wait| wait.what == "an inode's commit").count() == count;
+    *world.manager.which.lock().unwrap() =
+        |request| matches!(request, MgrRequest::Mutate { change: Change::CommitWrite { .. }, .. });
+    let told = world.manager.on_their_way.write().await;
+    let before = world.manager.kept_back.load(SeqCst);
+    mode_set(0o600).await;
+    let first = syncing();
+    until("the first mode is told", || world.manager.kept_back.load(SeqCst) > before).await;
+    mode_set(0o640).await;
+    let second = syncing();
+    until("the second one has its turn next", || turns(1)).await;
+    // By then there is content to be told, and while it is being punched it cannot be.
+    client.write(handle, 0, &[2; 3000]).await.unwrap();
+    let hole = tokio::spawn({
+        let client = client.clone();
+        async move { client.fallocate(handle, Fallocate::PunchHole, 0, 3000, Privileges::Kept).await }
+    });
+    until("the hole follows", || turns(2)).await;
+    *world.manager.which.lock().unwrap() = |_| false;
+    drop(told);
+    assert_eq!(second.await.unwrap(), Ok(()));
+    assert_eq!(world.manager.attr_of(ino).mode, 0o640);
+    assert_eq!(first.await.unwrap(), Ok(()));
+    assert_eq!(hole.await.unwrap(), Ok(()));
+    assert!(content(&client).await == [0; 3000]);
+}
