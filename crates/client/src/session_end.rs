@@ -43,8 +43,12 @@ impl Core {
                 })
                 .collect();
             let mut failed = 0;
-            for store in stores {
-                let stored = store.await.unwrap_or(Err(Errno::EIO));
+            for (inode, store) in batch.iter().zip(stores) {
+                let stored = match store.await.unwrap_or(Err(Errno::EIO)) {
+                    // It was removed meanwhile: the manager has it no more, and nothing of it is to be durable.
+                    Err(Errno::ENOENT) if !inode.lock().opens.any() => Ok(()),
+                    stored => stored,
+                };
                 failed += usize::from(stored.is_err());
                 first = first.and(stored);
             }

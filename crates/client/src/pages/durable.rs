@@ -45,7 +45,8 @@ impl Core {
                 let all = sizes.contains(&state.size_committed) && !state.pending.any_in(first, end);
                 // Content in the inode goes with the attributes.
                 let attrs = !data_only || state.inline.is_held();
-                all && (!attrs || state.unsent.is_told(changes))
+                // Nobody can ask for what has neither a name nor a handle.
+                state.is_forsaken() || all && (!attrs || state.unsent.is_told(changes))
             };
             self.store(inode, first, end).await?;
             if is_told() {

@@ -4,8 +4,8 @@ use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
-use client::{Client, Handle, OpenFlags, Tunables};
-use wire::mgr::FileKind;
+use client::{Client, Errno, Handle, OpenFlags, Tunables};
+use wire::mgr::{Change, FileKind, MgrRequest};
 
 async fn made(client: &Client) -> (InodeNo, Handle) {
     let made = client.create(InodeNo::ROOT, b"f", FileKind::File, 0o644, 0, 0, 0, b"", false).await;
@@ -54,4 +54,48 @@ async fn a_file_that_is_removed_while_its_blocks_take_long_is_given_up_all_the_s
         until("nothing of it is dirty", || client.pool_use().dirty == 0).await;
         assert_eq!(*world.blocks.forgotten.lock().unwrap(), [ino]);
     }
+}
+
+#[tokio::test]
+async fn who_syncs_is_not_told_of_what_was_removed_meanwhile() {
+    // Nothing happens by age.
+    let never = Duration::from_secs(3600);
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { writeback_age: never, commit_age: never, ..small() });
+    let syncing = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.sync_all().await })
+    };
+    // While it is written.
+    let (ino, handle) = made(&client).await;
+    world.blocks.stuck.store(true, SeqCst);
+    client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+    let before = syncing(&client);
+    let waits = |what: &str| client.waits().iter().any(|wait| wait.what == what);
+    until("it waits", || waits("dirty blocks to be written")).await;
+    client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+    client.release(handle);
+    assert_eq!(client.sync_all().await, Ok(()), "nothing of it is to be durable");
+    world.blocks.stuck.store(false, SeqCst);
+    assert_eq!(before.await.unwrap(), Ok(()));
+    until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+    // While the manager is told of it.
+    let (ino, handle) = made(&client).await;
+    *world.manager.unheard.lock().unwrap() =
+        |request| matches!(request, MgrRequest::Mutate { change: Change::CommitWrite { .. }, .. });
+    client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+    let sync = syncing(&client);
+    until("it tells", || waits("what is stored to be told to the manager")).await;
+    client.unlink(InodeNo::ROOT, b"f", false).await.unwrap();
+    client.release(handle);
+    until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+    *world.manager.unheard.lock().unwrap() = |_| false;
+    assert_eq!(sync.await.unwrap(), Ok(()));
+    // Another error is one.
+    let (_, handle) = made(&client).await;
+    world.blocks.failing.store(true, SeqCst);
+    client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+    assert_eq!(client.sync_all().await, Err(Errno::EIO));
+    world.blocks.failing.store(false, SeqCst);
+    assert_eq!(client.sync_all().await, Ok(()));
 }

@@ -55,6 +55,8 @@ pub struct FakeManager {
     pub lose: AtomicU64,
     /// A change in this many loses its answer; 0: none.
     pub lossy: AtomicU64,
+    /// What never comes to it.
+    pub unheard: Mutex<fn(&MgrRequest) -> bool>,
     rng: Mutex<Rng>,
     /// Lost requests, which come once more, later.
     late: Mutex<Vec<(u64, MgrRequest)>>,
@@ -83,7 +85,8 @@ impl Manager for Session {
                 return Err(CallError::TooOld("too old".into()));
             }
             let link = matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
-            if self.manager.loses(self.number, &request) {
+            let unheard = (self.manager.unheard.lock().unwrap())(&request);
+            if unheard || self.manager.loses(self.number, &request) {
                 return Err(CallError::Deadline("lost".into()));
             }
             let late = (self.manager.which.lock().unwrap())(&request);
@@ -120,6 +123,7 @@ impl FakeManager {
             extents_most: AtomicU64::new(3),
             lose: AtomicU64::new(0),
             lossy: AtomicU64::new(0),
+            unheard: Mutex::new(|_| false),
             rng: Mutex::new(Rng(0x5eed)),
             late: Mutex::default(),
             links_on_their_way: tokio::sync::RwLock::new(()),
