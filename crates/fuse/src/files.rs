@@ -192,8 +192,7 @@ impl<C: Calls> Session<C> {
         let from_page_cache = write_flags & abi::WRITE_CACHE != 0;
         if from_page_cache && fh & APPEND_BIT != 0 {
             // A page of a mapping has its place in the file. The kernel sends it by any writable handle.
-            let written = self.calls.write_page(handle(fh), offset, data).await?;
-            return Ok(Answer::Written(written as u32));
+            return all_of_it(self.calls.write_page(handle(fh), offset, data).await?, data);
         }
         let written = self.calls.write(handle(fh), offset, data, privileges).await;
         if privileges == Privileges::Dropped {
@@ -212,7 +211,7 @@ impl<C: Calls> Session<C> {
             // are locked until this is answered.
             drop(self.drop_pages(ino, 0, 0));
         }
-        Ok(Answer::Written(written as u32))
+        if from_page_cache { all_of_it(written, data) } else { Ok(Answer::Written(written as u32)) }
     }
 
     /// Drops what a write that went round the kernel's pages has made old.
@@ -300,6 +299,11 @@ impl<C: Calls> Session<C> {
         // The kernel refuses most of it itself; opens it passes on.
         if writes && self.rights.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
     }
+}
+
+/// What the kernel's own pages are answered: it takes all of them for written, however many bytes an answer without an error names.
+fn all_of_it(written: usize, data: &[u8]) -> Result<Answer, Errno> {
+    if written == data.len() { Ok(Answer::Written(written as u32)) } else { Err(Errno(libc::EIO)) }
 }
 
 /// Whether a change of content by this thread leaves set-user-id and set-group-id bits (CAP_FSETID), where the kernel does not

@@ -237,6 +237,26 @@ fn a_signal_that_is_handled_does_not_fail_a_read() {
     m.end();
 }
 
+/// The kernel does not look how much of its pages was written.
+#[test]
+fn pages_that_are_written_in_part_are_an_error() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("x"), vec![1; 64 << 10]).unwrap();
+    m.model.write_most.store(4096, Ordering::Relaxed);
+    let script = "import errno, mmap, os, sys
+mapped = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0)
+mapped[:] = bytes(len(mapped))
+for _ in range(2):
+    try:
+        mapped.flush()
+        print('done')
+    except OSError as error:
+        print(errno.errorcode[error.errno])";
+    let said = Command::new("python3").args(["-c", script]).arg(m.path("x")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "EIO\ndone\n");
+    m.end();
+}
+
 /// With the least of everything, more at once than there is room for.
 #[test]
 fn the_smallest_limits_slow_down_but_do_not_stop() {

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -59,6 +59,8 @@ pub struct Model {
     pub writes: AtomicU64,
     /// What every fsync, flush and sync_all answers, if not 0.
     pub sync_errno: AtomicU64,
+    /// So many bytes of one write are taken.
+    pub write_most: AtomicUsize,
 }
 
 type Res<T> = Result<T, Errno>;
@@ -251,6 +253,7 @@ impl Model {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             sync_errno: AtomicU64::new(0),
+            write_most: AtomicUsize::new(usize::MAX),
         }
     }
 
@@ -512,6 +515,7 @@ impl Calls for Model {
         let (node, flags) = state.file(handle)?;
         let offset = if flags.append && !flags.caller_appends { node.attr.size } else { offset };
         node.drop_privileges(privileges == Privileges::Dropped);
+        let data = &data[..data.len().min(self.write_most.load(Ordering::Relaxed))];
         if offset + data.len() as u64 > i64::MAX as u64 {
             return err(libc::EFBIG);
         }
