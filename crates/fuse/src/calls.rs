@@ -23,8 +23,10 @@ pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, Priv
 /// (The kernel's own advice, fadvise, stays in the kernel.)
 pub const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
 
-/// Setting this attribute of anything on a mount, by whoever may write that, makes durable all that was written on the mount before;
-/// nothing is stored. sync(2) and syncfs(2) never come.
+/// Asking for this attribute of anything on a mount makes durable all that was written on the mount before; its value is empty. sync(2)
+/// and syncfs(2) never come. As with these, whoever may read something there may do it, on a squashed machine too: nothing is changed,
+/// and few do it at a time. It is a question because the kernel locks what it sets an attribute of: as long as this takes nobody could
+/// make a name in that directory or write to that file, and who waited for the lock could not be killed.
 pub const SYNC_ATTRIBUTE: &[u8] = b"ropewalk.sync";
 
 /// What a read gave, in order; together shorter than asked only at the end of the file.

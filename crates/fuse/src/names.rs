@@ -108,6 +108,10 @@ impl<C: Calls> Session<C> {
             }
             Operation::Statfs => Ok(Answer::Statfs(self.calls.statfs().await?)),
             Operation::Setxattr { name, value, flags } => self.setxattr(ino, &name, &value, flags).await,
+            Operation::Getxattr { name, size } if name == SYNC_ATTRIBUTE => {
+                self.sync().await?;
+                xattr_answer(Vec::new(), size)
+            }
             Operation::Getxattr { name, size } => {
                 check_xattr_name(&name)?;
                 match self.calls.getxattr(ino, &name).await {
@@ -202,9 +206,6 @@ impl<C: Calls> Session<C> {
     }
 
     async fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: u32) -> Result<Answer, Errno> {
-        if name == SYNC_ATTRIBUTE {
-            return self.sync().await.map(|()| Answer::Done);
-        }
         if name != UNCACHE_ATTRIBUTE {
             check_xattr_name(name)?;
         }

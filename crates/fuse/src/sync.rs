@@ -21,19 +21,24 @@ use tokio::{sync::oneshot, time::timeout};
 use crate::{
     calls::{Calls, Errno},
     session::Session,
-    write_out::{LOOK, Pace},
+    write_out::{LOOK, Pace, TIMEOUT},
 };
 
 impl<C: Calls> Session<C> {
-    /// All that was written before is durable when this returns. `EAGAIN`: too many do this now; `EIO`: not all is.
+    /// All that was written before is durable when this returns. `EAGAIN`: too many do this now; `EIO`: not all is; `EROFS`: what others
+    /// write is made durable where they do. If who asks is killed he is answered, and this goes on to its end.
     pub async fn sync(&self) -> Result<(), Errno> {
+        if self.rights.read_only {
+            return Err(Errno(libc::EROFS));
+        }
         let (places, turn) = &self.syncs;
         let _place = places.try_acquire().map_err(|_| Errno(libc::EAGAIN))?;
-        let _turn = turn.acquire().await.map_err(|_| Errno(libc::EIO))?;
+        let turn = timeout(TIMEOUT, turn.acquire()).await.map_err(|_| Errno(libc::EAGAIN))?;
+        let _turn = turn.map_err(|_| Errno(libc::EIO))?;
         self.write_mapped().await?;
         // Others would be taken for what the kernel says of the call itself.
         self.calls.sync_all().await.map_err(|Errno(error)| {
-            let of_the_call = [libc::EROFS, libc::EACCES, libc::EPERM, libc::EOPNOTSUPP, libc::EAGAIN];
+            let of_the_call = [libc::EROFS, libc::EOPNOTSUPP, libc::EAGAIN];
             Errno(if of_the_call.contains(&error) { libc::EIO } else { error })
         })
     }

@@ -27,7 +27,7 @@ use crate::{calls::Calls, session::Session, sys};
 const STALL_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// And all in all: a program may make a file longer for as long as its pages are written.
-const TIMEOUT: Duration = Duration::from_secs(900);
+pub const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// How long the kernel may take to come to its end when requests are refused: those under way have deadlines of their own.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(120);

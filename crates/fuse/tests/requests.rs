@@ -237,6 +237,33 @@ fn a_signal_that_is_handled_does_not_fail_a_read() {
     m.end();
 }
 
+/// Who syncs can be stopped, also before it is his turn, and keeps nobody from making names where he does; what he has begun goes on.
+#[test]
+fn who_syncs_can_be_stopped() {
+    let Some(m) = mount() else { return };
+    m.model.set_gate(false);
+    let script = "import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.getxattr(sys.argv[1], 'ropewalk.sync')";
+    let sync = || Command::new("python3").args(["-c", script]).arg(&m.dir).spawn().unwrap();
+    let mut two = [sync(), sync()];
+    let asked = || m.mount().status().waiting.iter().filter(|w| w.operation == "getxattr").count();
+    wait_until("both to ask", || asked() == 2);
+    fs::create_dir(m.path("made")).unwrap();
+    for (program, signal) in two.iter_mut().zip(["-INT", "-KILL"]) {
+        let kill = Command::new("kill").args([signal, &program.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        wait_until("it to end", || program.try_wait().unwrap().is_some());
+    }
+    assert_eq!(m.model.syncs.load(Ordering::Relaxed), 0);
+    m.model.set_gate(true);
+    wait_until("nothing to wait", || m.mount().status().waiting.is_empty());
+    assert_eq!(m.model.syncs.load(Ordering::Relaxed), 2);
+    assert!(sync().wait().unwrap().success());
+    assert_eq!(m.model.syncs.load(Ordering::Relaxed), 3);
+    m.end();
+}
+
 /// The kernel does not look how much of its pages was written.
 #[test]
 fn pages_that_are_written_in_part_are_an_error() {

@@ -141,7 +141,7 @@ pub enum Names {
 
 #[derive(Args)]
 pub struct Sync {
-    /// Mount points, or anything on them that you may write
+    /// Mount points, or anything on them that you may read
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
 }

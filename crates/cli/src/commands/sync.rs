@@ -5,11 +5,13 @@ use std::{
     fs::{File, OpenOptions},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::{
-    fs::{XattrFlags, fsetxattr, major, minor, syncfs},
+    fs::{fgetxattr_query, major, minor, syncfs},
     io::Errno,
 };
 
@@ -23,19 +25,27 @@ pub fn sync(args: &args::Sync) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { Err(anyhow!(failed.join("\n"))) }
 }
 
+/// How long a mount is asked again that too many sync just now.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(100);
+
 fn make_durable(path: &Path, file: &File) -> Result<()> {
     let place = path.display();
     let not_all = || format!("{place}: not all that was written there is durable");
     // The kernel begins to write what programs have changed in mappings. What it says of what failed before is not lost: see below.
     let begun = syncfs(file);
-    match fsetxattr(file, fuse::SYNC_ATTRIBUTE, &[], XattrFlags::empty()) {
+    let until = Instant::now() + PATIENCE;
+    let synced = loop {
+        match fgetxattr_query(file, fuse::SYNC_ATTRIBUTE) {
+            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(AGAIN),
+            synced => break synced,
+        }
+    };
+    match synced {
         // Of pages that it could not write the kernel tells once.
-        Ok(()) => begun.and(syncfs(file)).with_context(not_all),
+        Ok(_) => begun.and(syncfs(file)).with_context(not_all),
         Err(Errno::ROFS) => {
             bail!("{place} is read-only here; what others write there is synced where they do")
-        }
-        Err(Errno::ACCESS | Errno::PERM) => {
-            bail!("{place}: who wants this must be allowed to write there; name another file of that mount")
         }
         Err(Errno::OPNOTSUPP) => {
             bail!(

@@ -262,7 +262,7 @@ impl Model {
         &**self.kernel.get().unwrap()
     }
 
-    /// While closed, reads, listings and fsyncs wait.
+    /// While closed, reads, writes, listings, fsyncs and syncs wait.
     pub fn set_gate(&self, open: bool) {
         self.gate.send_replace(open);
     }
@@ -670,6 +670,7 @@ impl Calls for Model {
     }
 
     async fn sync_all(&self) -> Res<()> {
+        self.pass_gate().await;
         self.synced()
     }
 
