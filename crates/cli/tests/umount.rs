@@ -248,6 +248,72 @@ os._exit(0)";
     mounts.cluster.down();
 }
 
+/// What a program did with pages that it had changed, and what came of it: no error, or one.
+const PAGES: &str = "import errno, mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 16 << 20)
+mapped = mmap.mmap(file, 16 << 20)
+def change():
+    for page in range(0, 16 << 20, 4096):
+        mapped[page] = (mapped[page] + 1) % 256
+ways = {'change': change, 'msync': mapped.flush, 'fsync': lambda: os.fsync(file)}
+for line in sys.stdin:
+    try:
+        ways[line.strip()]()
+        print('done', flush=True)
+    except OSError as error:
+        print(errno.errorcode[error.errno], flush=True)
+os._exit(0)";
+
+/// Each is told once who asks whether pages of a mapping are stored that there is no room for.
+#[test]
+fn pages_of_mappings_that_cannot_be_written_are_an_error() {
+    let mounts = Mounts::over(Mounts::memory_of("64m"), 1);
+    let (place, filler) = (mounts.all[0].to_str().unwrap(), mounts.at(0, "filler"));
+    let mut python = Command::new("python3");
+    python.args(["-c", PAGES, mounts.at(0, "mapped").to_str().unwrap()]);
+    let mut program = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut says = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut tells = program.stdin.take().unwrap();
+    let mut does = |way: &str| {
+        writeln!(tells, "{way}").unwrap();
+        says.next().unwrap().unwrap()
+    };
+    // Made, and found to be whole, while there is room.
+    assert_eq!(does("fsync"), "done");
+    let (mut file, mut piece) = (File::create(&filler).unwrap(), vec![7; 1 << 20]);
+    while piece.len() >= 4096 {
+        if file.write_all(&piece).and_then(|()| file.sync_data()).is_err() {
+            piece.truncate(piece.len() / 2);
+        }
+    }
+    drop(file);
+
+    assert_eq!(does("change"), "done");
+    assert!(common::refused(&["sync", place]).contains("not all that was written there is durable"));
+    ok(&["sync", place]);
+    assert_eq!([does("fsync"), does("fsync")], ["ENOSPC", "done"], "the program has not heard of it yet");
+    for way in ["msync", "fsync"] {
+        assert_eq!([does("change"), does(way), does(way)], ["done", "ENOSPC", "done"], "{way}");
+    }
+
+    fs::remove_file(&filler).unwrap();
+    let content = || fs::read(mounts.at(0, "mapped")).unwrap();
+    until("there is room again", || does("change") == "done" && does("msync") == "done");
+    // Of what failed before the kernel tells who syncs, too.
+    let _ = Command::new(common::ROPEWALK).args(["sync", place]).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(does("change"), "done");
+    ok(&["sync", place]);
+    let before = content();
+    mounts.cluster.kill(|process| process.starts_with("mount"));
+    drop(tells);
+    program.wait().unwrap();
+    rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH).unwrap();
+    mounts.mount(&mounts.all[0]);
+    assert!(content() == before, "what was synced is lost");
+    mounts.cluster.down();
+}
+
 /// What it waits for ends after some seconds here, and after a minute elsewhere.
 #[test]
 fn an_unmount_waits_for_a_manager_that_is_away() {

@@ -41,9 +41,10 @@ fn make_durable(path: &Path, file: &File) -> Result<()> {
             synced => break synced,
         }
     };
+    // Of pages that it could not write the kernel tells once: what failed now is not told to who syncs next.
+    let ended = syncfs(file);
     match synced {
-        // Of pages that it could not write the kernel tells once.
-        Ok(_) => begun.and(syncfs(file)).with_context(not_all),
+        Ok(_) => begun.and(ended).with_context(not_all),
         Err(Errno::ROFS) => {
             bail!("{place} is read-only here; what others write there is synced where they do")
         }

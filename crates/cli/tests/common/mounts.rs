@@ -34,10 +34,15 @@ impl Mounts {
 
     /// The cluster for that, prepared.
     pub fn memory() -> Cluster {
+        Mounts::memory_of("256m")
+    }
+
+    /// The same with pdisks of this size.
+    pub fn memory_of(pdisk: &str) -> Cluster {
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
         let base = if room { memory.to_path_buf() } else { std::env::temp_dir() };
-        Cluster::prepare_in(&base, &[&THREE[..], &["--pdisk-size", "256m", "--block-size", "1m"]].concat())
+        Cluster::prepare_in(&base, &[&THREE[..], &["--pdisk-size", pdisk, "--block-size", "1m"]].concat())
     }
 
     /// Brings up a cluster that is prepared.
