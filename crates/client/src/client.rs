@@ -347,12 +347,13 @@ impl Client {
         self.core.write_under_token(&file, offset, data.into(), true, Privileges::Kept).await
     }
 
-    /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of, and that names made here
-    /// are lost.
+    /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of, and that names made here, or what is
+    /// not stored of the file, are lost.
     pub async fn flush(&self, handle: Handle) -> Result<(), Errno> {
         let file = self.core.file(handle)?;
         self.core.note_flush(file.inode.ino, handle);
-        if self.core.calls.ahead.is_lost() {
+        let calls = &self.core.calls;
+        if calls.ahead.is_lost() || calls.dead() && file.inode.lock().unsettled() {
             return Err(Errno::EIO);
         }
         self.core.report_error(&file)

@@ -87,6 +87,21 @@ async fn calls_under_way_end_with_their_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_close_says_that_what_was_written_is_lost_with_its_session() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(patient());
+    let (ino, stored) = made(&client, b"f").await;
+    client.write(stored, 0, &[1; 3000]).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    let (_, lost) = made(&client, b"g").await;
+    world.blocks.stuck.store(true, SeqCst);
+    client.write(lost, 0, &vec![2; BLOCK as usize]).await.unwrap();
+    assert_eq!(client.flush(lost).await, Ok(()));
+    end(&world, &client).await;
+    assert_eq!((client.flush(stored).await, client.flush(lost).await), (Ok(()), Err(Errno::EIO)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unmount_under_way_ends_with_its_session() {
     let mut world = World::new(2, 1);
     let client = world.mount(patient());
