@@ -9,6 +9,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    process::{Child, Command},
     time::Duration,
 };
 
@@ -285,7 +286,7 @@ fn who_was_just_ending_when_it_was_looked_for_is_started_all_the_same() {
     let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--pdisk-size", "256m", "--code", "1way"]);
     cluster.kill(|name| name == "manager");
     // A process that still lives at the first look, as one that was killed does while its threads end.
-    let mut ending = std::process::Command::new("sleep").arg("2").spawn().unwrap();
+    let mut ending = Command::new("sleep").arg("2").spawn().unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", ending.id())).unwrap();
     let ticks = base::proc_stat::start_ticks(&stat).unwrap();
     fs::write(cluster.dir().join("run/manager.pid"), format!("{}\n{ticks}\n", ending.id())).unwrap();
@@ -347,5 +348,39 @@ fn a_pdisk_is_named_in_the_file_before_the_manager_hears_of_it() {
     // And then it is added as any other.
     common::ok(&["pdisk", "add", "--dir", d, "n1"]);
     assert_eq!(cluster.json(&["pdisk", "list"]).as_array().unwrap().len(), 2);
+    cluster.down();
+}
+
+/// `pdisk add` has read the file when somebody else changes another part of it: that stays.
+#[test]
+fn what_is_changed_in_the_file_while_a_pdisk_is_added_is_kept() {
+    let cluster = Cluster::up(&SMALL);
+    let (dir, file) = (cluster.dir(), cluster.dir().join("cluster.toml"));
+    let held = fs::File::open(&dir).unwrap();
+    held.lock().unwrap();
+    let words = ["pdisk", "add", "--dir", dir.to_str().unwrap(), "n1"];
+    let mut adding = None;
+    until("it waits for the lock, which is held by who changes the file", || {
+        let child: &mut Child =
+            adding.get_or_insert_with(|| Command::new(common::ROPEWALK).args(words).spawn().unwrap());
+        if common::processes::waits_for_lock(child.id()) {
+            return true;
+        }
+        // The manager was not heard in time.
+        if child.try_wait().unwrap().is_some() {
+            adding = None;
+        }
+        false
+    });
+    let before = fs::read_to_string(&file).unwrap();
+    // Who edits it takes the first line away, which holds its sum.
+    let changed = format!("analytics = \"127.0.0.1:9\"\n{}", before.split_once('\n').unwrap().1);
+    fs::write(&file, changed).unwrap();
+    held.unlock().unwrap();
+    // The manager may not be heard after that either.
+    let is_added = adding.unwrap().wait().unwrap().success();
+    let now = fs::read_to_string(&file).unwrap();
+    assert!(now.contains("127.0.0.1:9"), "{now}");
+    assert!(!is_added || now.matches("[[nodes.pdisks]]").count() == 2, "{now}");
     cluster.down();
 }

@@ -17,11 +17,20 @@ impl ClusterDir {
 
     /// The same with this one, which is as the file from then on.
     pub fn keep(&mut self, change: impl FnOnce(&mut ClusterFile)) -> Result<()> {
-        ClusterDir::change(&self.path, |file| {
+        self.try_keep(|file| {
             change(file);
-            self.file = file.clone();
-            true
+            Ok(())
         })
+    }
+
+    /// The same. If `change` fails, the file stays as it is.
+    pub fn try_keep<T>(&mut self, change: impl FnOnce(&mut ClusterFile) -> Result<T>) -> Result<T> {
+        let _lock = lock(&self.path)?;
+        let mut file = ClusterDir::open(&self.path)?.file;
+        let done = change(&mut file)?;
+        ClusterDir::write(&self.path, &file)?;
+        self.file = file;
+        Ok(done)
     }
 }
 
@@ -37,10 +46,16 @@ mod tests {
         std::fs::write(place.path().join("cluster.toml"), text).unwrap();
         let open = || ClusterDir::open(place.path()).unwrap();
         let [mut one, mut other] = [open(), open()];
+        assert!(ClusterDir::save(place.path(), &one.file).is_err(), "that would be all of it");
         one.keep(|file| file.mount = None).unwrap();
         other.keep(|file| file.metrics = Some(([127, 0, 0, 1], 9400).into())).unwrap();
         let now = open().file;
         assert!(now.mount.is_none() && now.metrics.is_some());
         assert!(other.file.mount.is_none() && one.file.metrics.is_none());
+        let failed: Result<()> = one.try_keep(|file| {
+            file.metrics = None;
+            anyhow::bail!("no")
+        });
+        assert!(failed.is_err() && open().file.metrics.is_some());
     }
 }

@@ -258,21 +258,14 @@ impl ClusterDir {
         Ok(Some(ClusterDir { path, managers: parsed.known_managers(), file: parsed }))
     }
 
-    /// Writes `cluster.toml`, durably, and thereby makes it a cluster. The secrets stay as they are there by now: an exchange of them
-    /// may have begun since `file` was read. So does the list of managers.
+    /// Writes the `cluster.toml` of a new cluster, durably, and thereby makes it one. Of one that is there parts are changed
+    /// (`change.rs`).
     pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
         let _lock = lock(path)?;
-        let mut file = file.clone();
-        if let Some(ClusterDir { file: there, .. }) = ClusterDir::open_if_made(path)? {
-            if there.secret.is_some() {
-                (file.secret, file.former_secret) = (there.secret, there.former_secret);
-                file.secret_changes = there.secret_changes;
-            }
-            if !there.managers.is_empty() {
-                file.set_managers(there.managers);
-            }
+        if path.join("cluster.toml").exists() {
+            bail!("{} holds a cluster already", path.display());
         }
-        ClusterDir::write(path, &file)
+        ClusterDir::write(path, file)
     }
 
     pub(super) fn write(path: &Path, file: &ClusterFile) -> Result<()> {

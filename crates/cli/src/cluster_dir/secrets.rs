@@ -109,15 +109,14 @@ mod tests {
             "01".repeat(32)
         );
         fs::write(path.join("cluster.toml"), file).unwrap();
-        let mut before = ClusterDir::open(path).unwrap().file;
+        let mut before = ClusterDir::open(path).unwrap();
         let [first, second] = ["01", "02"].map(|byte| byte.repeat(32));
         ClusterDir::exchange_secrets(path, |now, former| {
             assert_eq!((&now, former), (&first, None));
             Ok((second.clone(), Some(now)))
         })
         .unwrap();
-        before.name = "d".into();
-        ClusterDir::save(path, &before).unwrap();
+        before.keep(|file| file.name = "d".into()).unwrap();
         let now = ClusterDir::open(path).unwrap().file;
         assert_eq!((now.name.as_str(), now.secret, now.former_secret), ("d", Some(second), Some(first)));
         assert!(ClusterDir::exchange_secrets(path, |_, _| bail!("no")).is_err());

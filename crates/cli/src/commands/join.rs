@@ -310,8 +310,8 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     keys::save(&dir.path, &key, &joined.signed)?;
     let managers: Vec<_> = joined.managers.iter().filter_map(|entry| ManagerFile::of(entry, None)).collect();
     if managers.is_empty() {
-        dir.file.manager = first_of(token)?;
-        ClusterDir::save(&dir.path, &dir.file)?;
+        let manager = first_of(token)?;
+        dir.keep(|file| file.manager = manager)?;
     } else {
         ClusterDir::change_managers(&dir.path, |_| managers)?;
     }

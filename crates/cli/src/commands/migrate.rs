@@ -7,7 +7,7 @@ use manager::{format::store_path, store};
 use super::manager::{CACHE_BYTES, stopped};
 use crate::{
     args::{Migrate, StoreAt},
-    cluster_dir::{ClusterDir, EtcdFile, host::host_name},
+    cluster_dir::{EtcdFile, host::host_name},
     output,
 };
 
@@ -55,8 +55,7 @@ pub fn migrate(args: &Migrate) -> Result<()> {
         }
         (None, None) => bail!("the journal is a file already"),
     };
-    dir.file.etcd = etcd;
-    ClusterDir::save(&dir.path, &dir.file)?;
+    dir.keep(|file| file.etcd = etcd)?;
     output::line(format!("{told}; start it: ropewalk up --dir {}", dir.path.display()));
     Ok(())
 }

@@ -82,12 +82,13 @@ pub fn mirror(args: &ManagerMirror) -> Result<()> {
         dismiss(&dir, name, &store)?;
     }
     dir.witness_of(&store).reset()?;
-    (dir.file.mirror, dir.file.mirror_on) = match named {
-        None => (None, None),
-        Some(Place::Disk(copy)) => (Some(copy), None),
-        Some(Place::On(name)) => (None, Some(name)),
-    };
-    ClusterDir::save(&dir.path, &dir.file)?;
+    dir.keep(|file| {
+        (file.mirror, file.mirror_on) = match named {
+            None => (None, None),
+            Some(Place::Disk(copy)) => (Some(copy), None),
+            Some(Place::On(name)) => (None, Some(name)),
+        }
+    })?;
     told.iter().for_each(output::line);
     Ok(())
 }

@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     args::{Listing, NodeName, NodeRename, NodeShow},
-    cluster_dir::ClusterDir,
     link::{self, Link},
     output::{self, begin_of, end_of},
 };
@@ -172,8 +171,7 @@ pub fn remove(args: &NodeName) -> Result<()> {
     })?;
     let mut here = "";
     if dir.file.node(id).is_some() {
-        dir.file.nodes.retain(|node| node.id != id);
-        ClusterDir::save(&dir.path, &dir.file)?;
+        dir.keep(|file| file.nodes.retain(|node| node.id != id))?;
         here = ", and of this machine's cluster.toml";
     }
     output::line(format!("node {} is out of the cluster{here}", args.node));

@@ -16,7 +16,7 @@ use wire::{
 
 use crate::{
     args::{PdiskAdd, PdiskName, PdiskReplace},
-    cluster_dir::{ClusterDir, PdiskFile, access, make},
+    cluster_dir::{ClusterDir, ClusterFile, PdiskFile, access, make},
     link::{self, Link},
     output,
     process::{control, pid_file, units},
@@ -148,6 +148,60 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
     Ok(name)
 }
 
+/// A pdisk that `cluster.toml` names since it was begun.
+struct Entered {
+    /// What the files of its node are named by here.
+    node: String,
+    pdisk: PdiskFile,
+    /// The lost one that was where it is to be, and where that stood among the node's.
+    lost: Option<(usize, PdiskFile)>,
+    /// An interrupted run had begun it.
+    before: bool,
+}
+
+/// Names a new one in the file, whose directory is `dir`; or finds what an interrupted run began in the place of `like`.
+fn enter(
+    file: &mut ClusterFile,
+    dir: &Path,
+    known: &NodeEntry,
+    given: PdiskId,
+    place: Place,
+    like: Option<PdiskId>,
+) -> Result<Entered> {
+    // What an interrupted one left in the file has a number too.
+    let last = file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
+    let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
+    let entry = file.nodes.iter_mut().find(|n| n.id == known.id).with_context(|| elsewhere(known))?;
+    let node = entry.name.clone();
+    let there = |p: &PdiskFile| place.path.as_ref().is_none_or(|path| dir.join(path) == dir.join(&p.dir));
+    let begun = |p: &PdiskFile| like.is_some() && p.replaces == like;
+    if let Some(pdisk) = entry.pdisks.iter().find(|p| begun(p) && there(p)).cloned() {
+        return Ok(Entered { node, pdisk, lost: None, before: true });
+    }
+    let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
+    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
+    let full = dir.join(&path);
+    pdisk::Pdisk::is_free(&full).with_context(|| format!("make a pdisk in {}", full.display()))?;
+    // One that was begun elsewhere is not used.
+    entry.pdisks.retain(|p| !begun(p));
+    // A new disk where the lost one was: the server must not look for the old one there.
+    let at = entry.pdisks.iter().position(|p| Some(p.id) == like && dir.join(&p.dir) == full);
+    let lost = at.map(|at| (at, entry.pdisks.remove(at)));
+    let pdisk = PdiskFile { id, dir: path, size, replaces: like };
+    entry.pdisks.push(pdisk.clone());
+    Ok(Entered { node, pdisk, lost, before: false })
+}
+
+/// As if it had not been begun.
+fn take_back(file: &mut ClusterFile, entered: &Entered) {
+    for node in file.nodes.iter_mut().filter(|node| node.name == entered.node) {
+        node.pdisks.retain(|p| p.id != entered.pdisk.id);
+        if let Some((at, lost)) = &entered.lost {
+            node.pdisks.insert((*at).min(node.pdisks.len()), lost.clone());
+        }
+    }
+}
+
 /// Makes it, and names it to the manager; its name, and the node's in this directory and number. What an interrupted run began
 /// in the place of `like` is gone on with.
 fn register(
@@ -163,39 +217,18 @@ fn register(
             other => bail!("unexpected answer from the manager to LastPdisk: {other:?}"),
         }
     })?;
-    // What an interrupted one left in the file has a number too.
-    let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
-    let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
     let known = find_node(&report.map, node)?;
-    let before = dir.file.clone();
-    let at = before.nodes.iter().position(|n| n.id == known.id).with_context(|| elsewhere(known))?;
-    let entry = &mut dir.file.nodes[at];
-    let (node_id, node_name) = (entry.id, entry.name.clone());
-    let begun = entry.pdisks.iter().find(|p| like.is_some() && p.replaces == like).cloned();
-    let new = match begun {
-        Some(begun) => begun,
-        None => {
-            let size =
-                place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
-            let path =
-                place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{}/pdisk-{}", entry.name, id.0)));
-            let full = dir.path.join(&path);
-            pdisk::Pdisk::is_free(&full).with_context(|| format!("make a pdisk in {}", full.display()))?;
-            // A new disk where the lost one was: the server must not look for the old one there.
-            entry.pdisks.retain(|p| Some(p.id) != like || dir.path.join(&p.dir) != full);
-            let new = PdiskFile { id, dir: path, size, replaces: like };
-            entry.pdisks.push(new.clone());
-            new
-        }
-    };
-    let PdiskFile { id, dir: path, size, .. } = new;
-    let full = dir.path.join(path);
+    let node_id = known.id;
+    let (path, log_dir) = (dir.path.clone(), place.log_dir.clone());
     // First the file, then the pdisk and the manager: who is interrupted finds by it what was begun, and groups that move to a
     // pdisk that no server will ever open would wait for it for ever. A pdisk that only the file names is left out by its server.
-    ClusterDir::save(&dir.path, &dir.file)?;
-    if let Err(error) = make_files(dir, &full, id, size, place.log_dir) {
-        dir.file = before;
-        ClusterDir::save(&dir.path, &dir.file)?;
+    let entered = dir.try_keep(|file| enter(file, &path, known, given, place, like))?;
+    let PdiskFile { id, dir: path, size, .. } = &entered.pdisk;
+    let (id, size, full) = (*id, *size, dir.path.join(path));
+    if let Err(error) = make_files(dir, &full, id, size, log_dir) {
+        if !entered.before {
+            dir.keep(|file| take_back(file, &entered))?;
+        }
         return Err(error);
     }
     let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&node_id)).count() + 1;
@@ -205,7 +238,7 @@ fn register(
     let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
     // An interrupted run may have named it already.
     if let Some(there) = report.map.pdisk(id).filter(|there| there.nodes.contains(&node_id)) {
-        return Ok((there.name.clone(), node_name, node_id));
+        return Ok((there.name.clone(), entered.node, node_id));
     }
     let undone = || format!("not added; {} can be removed", full.display());
     let request =
@@ -224,9 +257,7 @@ fn register(
                     error.context(format!("not added yet; the same command goes on with {}", full.display()))
                 );
             }
-            dir.file = before;
-            dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
-            ClusterDir::save(&dir.path, &dir.file)?;
+            dir.keep(|file| take_back(file, &entered))?;
             if taken {
                 // All that is in it was made by this command; the directory itself may be where a disk is mounted.
                 let log = pdisk::Pdisk::log_path(&full).ok();
@@ -237,7 +268,7 @@ fn register(
             return Err(error.context(undone()));
         }
     }
-    Ok((name, node_name, node_id))
+    Ok((name, entered.node, node_id))
 }
 
 /// Makes the files of a pdisk, unless an interrupted run made them all; an error leaves none.
@@ -339,7 +370,6 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
             );
         }
         output::line(format!("what an interrupted run began in {} is not used", there.display()));
-        dir.file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != begun.id));
     }
     let (node, node_id) = (known.name.clone(), known.id);
     let state = report.map.pdisk(old).map(|p| p.state);
@@ -377,12 +407,13 @@ pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
     let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
     link::run(async { Link::new(&dir)?.manager(&request).await })?;
     let mut of = None;
-    for node in &mut dir.file.nodes {
-        if let Some(at) = node.pdisks.iter().position(|p| p.id == pdisk) {
-            of = Some((node.name.clone(), node.id, node.pdisks.remove(at).dir));
+    dir.keep(|file| {
+        for node in &mut file.nodes {
+            if let Some(at) = node.pdisks.iter().position(|p| p.id == pdisk) {
+                of = Some((node.name.clone(), node.id, node.pdisks.remove(at).dir));
+            }
         }
-    }
-    ClusterDir::save(&dir.path, &dir.file)?;
+    })?;
     let Some((node, id, place)) = of else {
         output::line(format!("{} is out", args.pdisk));
         return Ok(());

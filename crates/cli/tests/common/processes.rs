@@ -41,6 +41,12 @@ pub fn is_gone(pid: i32) -> bool {
     start_ticks(pid).is_none() && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
 }
 
+/// Whether a process waits for a lock of a whole file (flock).
+pub fn waits_for_lock(pid: u32) -> bool {
+    let line = format!("-> FLOCK  ADVISORY  WRITE {pid} ");
+    fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&line))
+}
+
 /// When a process began, if it lives.
 pub fn start_ticks(pid: i32) -> Option<u64> {
     base::proc_stat::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
