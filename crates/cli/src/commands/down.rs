@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::{control, mounts, pid_file, tcp_ports, units},
+    process::{control, mounts, pid_file, units},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -47,7 +47,7 @@ pub fn left_running(dir: &ClusterDir) -> String {
 
 /// Ends every process that the cluster has on this machine, in order.
 pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
-    // What a mount has lost is no reason to go on running.
+    // What a mount has lost is no reason to go on running; nor is one that does not go for the others.
     let mut lost = Ok(());
     for mountpoint in mounts::mounts_of(dir) {
         match mount::unmount(&mountpoint, force) {
@@ -69,8 +69,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
                     dir.log_file(&name).display()
                 );
             }
-            control::kill(pid);
-            process.wait_gone(tcp_ports::PATIENCE);
+            lost = lost.and(control::kill_and_wait(&name, process));
         }
     }
     lost

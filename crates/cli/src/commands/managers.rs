@@ -234,6 +234,11 @@ pub fn remove(args: &ManagerName) -> Result<()> {
     let local = link::run(async {
         let link = Link::new(&dir)?;
         let rows = ask(&dir, &link).await;
+        // One that was removed and is here still: that was interrupted, or its process had not ended.
+        let own = dir.file.own_managers().into_iter().find(|own| own.entry.name == *name);
+        if let Some(own) = own.filter(|_| rows.iter().all(|row| row.name != *name)) {
+            return Ok(Some(own.local));
+        }
         let row = found(&rows, name)?;
         if rows.len() < 2 {
             bail!("{name} is the only manager");
@@ -258,7 +263,8 @@ pub fn remove(args: &ManagerName) -> Result<()> {
         && !process.wait_gone(PATIENCE)
     {
         interrupt::check()?;
-        control::kill(process.pid);
+        control::kill_and_wait(&local, process)
+            .with_context(|| format!("{name} is no manager any more, and stands in cluster.toml yet"))?;
     }
     ClusterDir::change_managers(&dir.path, |there| {
         there.iter().filter(|one| one.name != *name).cloned().collect()

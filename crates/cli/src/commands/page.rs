@@ -108,8 +108,7 @@ fn end(dir: &ClusterDir) -> Result<()> {
     units::end(process.pid);
     if !process.wait_gone(END_PATIENCE) {
         interrupt::check()?;
-        control::kill(process.pid);
-        process.wait_gone(tcp_ports::PATIENCE);
+        control::kill_and_wait("the page of analytics", process)?;
     }
     Ok(())
 }

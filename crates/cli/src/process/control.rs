@@ -7,13 +7,17 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::pid_file::make_parent;
-use crate::{cluster_dir::access, output};
+use super::pid_file::{Named, make_parent};
+use crate::{cluster_dir::access, interrupt, output};
+
+/// How long one that was killed may take to be gone: what it was asking of a disk is waited for, and its memory given back.
+const KILLED_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts this program again with `args`, in a session of its own, its output in `log`.
 pub fn spawn_detached(args: &[&OsStr], log: &Path) -> Result<Child> {
@@ -39,6 +43,20 @@ pub fn terminate(pid: u32) {
 /// Ends a process at once (SIGKILL).
 pub fn kill(pid: u32) {
     send(pid, Signal::KILL);
+}
+
+/// The same, until it is gone, its files unlocked and its ports free.
+pub fn kill_and_wait(name: &str, process: Named) -> Result<()> {
+    kill(process.pid);
+    if !process.wait_gone(KILLED_PATIENCE) {
+        interrupt::check()?;
+        bail!(
+            "{name} (process {}) was killed and is not gone {KILLED_PATIENCE:?} later: it waits in the kernel, for a disk perhaps; give \
+             the command again when it is gone",
+            process.pid
+        );
+    }
+    Ok(())
 }
 
 fn send(pid: u32, signal: Signal) {

@@ -14,7 +14,7 @@ use super::pid_file;
 use crate::{cluster_dir::ClusterDir, interrupt};
 
 /// How long a killed process may keep its port: until the last of its threads has ended.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes ports. Where a process was `killed` that may have them still, it is tried again for a moment.
 pub fn take<T>(killed: bool, mut take: impl FnMut() -> Result<T>) -> Result<T> {
