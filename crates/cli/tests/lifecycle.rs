@@ -235,11 +235,20 @@ fn ports_that_metrics_cannot_have_are_refused_and_nothing_is_changed() {
     until("its port is free", || {
         TcpListener::bind(("127.0.0.1", ports.first + 1)).is_ok_and(|own| other.set(own).is_ok())
     });
-    up(&[]);
+    let up_says = || {
+        let said = common::done(|| common::ropewalk(&common));
+        assert!(said.status.success());
+        String::from_utf8(said.stderr).unwrap()
+    };
+    let said = up_says();
+    let port_and_remedies = [&*format!("127.0.0.1:{}, ", port(1)), "`ss -ltnp`", "--metrics off"];
+    assert!(port_and_remedies.iter().all(|words| said.contains(words)), "{said}");
     until("the others show theirs", || are_shown(0) && are_shown(2));
     drop(other);
     until("they are shown there", || are_shown(1));
     // What its own processes have is no stranger's.
+    let said = up_says();
+    assert!(!said.contains("metrics"), "{said}");
     let remembered = file();
     up(&["--metrics", &port(0)]);
     assert_eq!(file(), remembered);
@@ -274,7 +283,7 @@ fn metrics_are_served_over_http() {
     fs::write(mnt.join("f"), vec![7; 1 << 20]).unwrap();
     // What the dashboard draws by kinds that are made when they are met: an error of an operation, a lock.
     assert!(fs::remove_dir(mnt.join("f")).is_err());
-    assert!(std::process::Command::new("flock").arg(mnt.join("f")).arg("true").status().unwrap().success());
+    assert!(Command::new("flock").arg(mnt.join("f")).arg("true").status().unwrap().success());
     let text = shown(ports.first + 2).unwrap();
     assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
     prometheus::takes(text.split_once("\r\n\r\n").unwrap().1, &addresses, ports.first + 3);

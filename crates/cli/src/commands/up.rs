@@ -55,6 +55,7 @@ pub fn up(args: &Up) -> Result<()> {
         }
     };
     page::draw(&dir, &args.page)?;
+    say_taken(&dir);
     let mut started = Started::new(args.no_service);
     let page = match bring_up(&dir, args, &mut started) {
         Ok(page) => page,
@@ -323,6 +324,18 @@ fn remember_metrics(dir: &mut ClusterDir, args: &Up) -> Result<()> {
         dir.keep(|file| file.metrics = metrics)?;
     }
     Ok(())
+}
+
+/// Says which port for metrics somebody else has by now. That keeps nobody from his work: they are shown when it is free.
+fn say_taken(dir: &ClusterDir) {
+    if let Err(error) = Beside::of(dir, 0).hold(Some(dir))
+        && !error.is::<Interrupted>()
+    {
+        output::note(&format!(
+            "not all metrics are shown: {error:#}. All else works, and they are shown when the port is free; `ropewalk up --metrics off` \
+             has them not shown any more"
+        ));
+    }
 }
 
 /// Starts the servers that do not run, but for those started already.
