@@ -177,3 +177,70 @@ fn a_replacement_that_was_interrupted_is_finished_by_the_same_command() {
     same_tree(tree.path(), &cluster.mnt().join("in"));
     cluster.down();
 }
+
+/// Killed wherever it is, the same command finishes it: one new pdisk, of which nothing is there twice. Meanwhile all is as before.
+#[test]
+fn an_addition_that_was_interrupted_is_finished_by_the_same_command() {
+    let cluster = Cluster::three(&["--pdisk-size", "192m"]);
+    let (dir, outside) = (cluster.dir(), cluster.dir().with_file_name("disk"));
+    let (d, outside) = (dir.to_str().unwrap(), outside.to_str().unwrap());
+    let add = |node| ["pdisk", "add", "--dir", d, "--size", "96m", node];
+    let file = || fs::read_to_string(dir.join("cluster.toml")).unwrap();
+    let in_file = || file().matches("[[nodes.pdisks]]").count();
+    let count = || cluster.json(&["pdisk", "list"]).as_array().unwrap().len();
+    let runs = || cluster.processes().iter().any(|(name, _)| name == "n1");
+
+    let named_in_the_file = |before: usize| in_file() > before;
+    let half_made = |_: usize| Path::new(outside).join("log").exists();
+    let at_the_manager = |before: usize| count() > before;
+    let stopped = |_: usize| !runs();
+    type Point<'a> = (&'a [&'a str], &'a dyn Fn(usize) -> bool);
+    let points: [Point<'_>; 4] = [
+        (&[], &named_in_the_file),
+        (&["--path", outside], &half_made),
+        (&[], &at_the_manager),
+        (&[], &stopped),
+    ];
+    for (more, there) in points {
+        let (before, words) = (count(), [&add("n1"), more].concat());
+        // Where it is given a path need not be one from the root.
+        let given = words.iter().map(|word| if *word == outside { "disk" } else { *word });
+        let mut command = Command::new(ROPEWALK);
+        command.args(given).current_dir(dir.parent().unwrap()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let end = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() && !there(before) {
+            assert!(Instant::now() < end, "it is not there");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // It may have been killed while it had the server stopped.
+        ok(&["up", "--detach", "--dir", d]);
+        assert!(runs());
+        if count() == before {
+            cluster.wait_all_ok(PATIENCE);
+        }
+        // Killed when it had only to say so it has done all of it.
+        if count() == before || file().contains("adding") {
+            let said = ok(&words);
+            assert!(said.contains("is there"), "{said}");
+        }
+        assert_eq!((count(), in_file()), (before + 1, before + 1), "{words:?}");
+        cluster.wait_all_ok(PATIENCE);
+    }
+
+    // Two at a time: one waits for the other.
+    let before = count();
+    let nodes = ["n2", "n3"];
+    let adding =
+        nodes.map(|node| Command::new(ROPEWALK).args(add(node)).stdout(Stdio::null()).spawn().unwrap());
+    for (node, mut child) in nodes.into_iter().zip(adding) {
+        // The manager may not be heard on a busy machine.
+        if !child.wait().unwrap().success() {
+            ok(&add(node));
+        }
+    }
+    assert_eq!((count(), in_file()), (before + 2, before + 2));
+    cluster.wait_all_ok(PATIENCE);
+    cluster.down();
+}

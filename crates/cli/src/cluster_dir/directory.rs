@@ -126,6 +126,16 @@ pub struct PdiskFile {
     /// The pdisk whose place it takes, until `pdisk replace` has ended: one that was interrupted goes on with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<PdiskId>,
+    /// `pdisk add` has begun it and not ended: the same command goes on with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adding: bool,
+}
+
+impl NodeFile {
+    /// Those of its pdisks that are more than begun.
+    pub fn made(&self) -> impl Iterator<Item = &PdiskFile> {
+        self.pdisks.iter().filter(|pdisk| !pdisk.adding)
+    }
 }
 
 impl ClusterFile {
@@ -464,6 +474,7 @@ mod tests {
                     dir: "d".into(),
                     size: ByteSize(1 << 30),
                     replaces: None,
+                    adding: false,
                 }],
             }],
             secret: Some("01".repeat(32)),

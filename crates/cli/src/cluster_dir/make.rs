@@ -154,6 +154,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
                     dir: PathBuf::from(format!("nodes/n{}/pdisk{}", n + 1, p + 1)),
                     size,
                     replaces: None,
+                    adding: false,
                 })
                 .collect(),
         })

@@ -27,6 +27,7 @@ mod net_figures;
 mod net_sizing;
 mod net_status;
 mod netperf;
+mod node_restart;
 mod node_set;
 mod nodes;
 mod page;

@@ -10,7 +10,10 @@ use wire::{
     mgr::MgrRequest,
 };
 
-use super::pdisks::{elsewhere, find_node, restart_node};
+use super::{
+    node_restart::{hold_nodes, restart_node},
+    pdisks::{elsewhere, find_node},
+};
 use crate::{
     args::NodeSet,
     cluster_dir::{Addrs, ClusterDir, make},
@@ -45,6 +48,7 @@ fn put_into(dir: &ClusterDir, name: &str, rack: &str) -> Result<()> {
 }
 
 fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
+    let _held = hold_nodes(&mut dir)?;
     let map = link::run(async { Ok(Link::new(&dir)?.cluster().await?.map) })?;
     let known = find_node(&map, &args.name.node)?;
     let here = dir.file.nodes.iter().position(|node| node.id == known.id);

@@ -1,29 +1,24 @@
 //! `ropewalk pdisk fail|drain|keep|add|replace|remove`: which pdisks a cluster has.
 
 use std::{
-    ffi::OsStr,
     fs,
     path::{self, Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use base::{ByteSize, NodeId, PdiskId, PoolId};
 use wire::{
     map::{ClusterMap, NodeEntry, PdiskState, PoolEntry},
-    mgr::{MgrReply, MgrRequest, PdiskWish},
+    mgr::{MgrError, MgrReply, MgrRequest, PdiskWish},
 };
 
+use super::node_restart::{hold_nodes, restart_node};
 use crate::{
     args::{PdiskAdd, PdiskName, PdiskReplace},
     cluster_dir::{ClusterDir, ClusterFile, PdiskFile, access, make},
     link::{self, Link},
     output,
-    process::{control, pid_file, units},
 };
-
-/// How long a node may take to stop and to serve again.
-const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A pdisk by its name or number.
 pub fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
@@ -75,9 +70,16 @@ pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
 /// `ropewalk pdisk add`.
 pub fn pdisk_add(args: &PdiskAdd) -> Result<()> {
     let mut dir = args.dir.open()?;
-    let place = Place { size: args.size, path: args.path.clone(), log_dir: args.log_dir.clone() };
-    let name = add(&mut dir, &args.node, place, None)?;
-    output::line(format!("{name} is there; groups move to it (`ropewalk rebuild status`)"));
+    let _held = hold_nodes(&mut dir)?;
+    let path = args.path.as_deref().map(path::absolute).transpose().context("--path")?;
+    let place = Place { size: args.size, path, log_dir: args.log_dir.clone() };
+    let Made { id, name, before, .. } = add(&mut dir, &args.node, place, None)?;
+    has_ended(&mut dir, id)?;
+    let (before, another) = match before {
+        true => (", which an interrupted run had begun", "; for another one give the command again"),
+        false => ("", ""),
+    };
+    output::line(format!("{name} is there{before}; groups move to it (`ropewalk rebuild status`){another}"));
     Ok(())
 }
 
@@ -99,16 +101,35 @@ pub fn add_before_start(
     let size = make::pdisk_size(path, size, 1)?;
     let path = path::absolute(path).with_context(|| format!("find {}", path.display()))?;
     let place = Place { size: Some(size), path: Some(path), log_dir: None };
-    register_anew(dir, node, place, None).map(|(name, ..)| name)
+    let _held = hold_nodes(dir)?;
+    let Made { id, name, .. } = register_anew(dir, node, place, None)?;
+    has_ended(dir, id)?;
+    Ok(name)
+}
+
+/// What was begun with it is done.
+fn has_ended(dir: &mut ClusterDir, id: PdiskId) -> Result<()> {
+    dir.keep(|file| {
+        let pdisks = file.nodes.iter_mut().flat_map(|node| &mut node.pdisks);
+        pdisks.filter(|p| p.id == id).for_each(|p| (p.adding, p.replaces) = (false, None));
+    })
+}
+
+/// A pdisk that the manager knows.
+struct Made {
+    id: PdiskId,
+    name: String,
+    /// Its node, and what the files of that are named by here.
+    node: NodeId,
+    node_name: String,
+    /// An interrupted run had begun it.
+    before: bool,
+    /// Its server has it already.
+    served: bool,
 }
 
 /// As often as another machine takes the number first.
-fn register_anew(
-    dir: &mut ClusterDir,
-    node: &str,
-    place: Place,
-    like: Option<PdiskId>,
-) -> Result<(String, String, NodeId)> {
+fn register_anew(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<Made> {
     for _ in 1..NUMBERS_TRIED {
         match register(dir, node, place.clone(), like) {
             Err(error) if error.is::<NumberTaken>() => {}
@@ -141,11 +162,13 @@ fn empty(dir: &Path) -> std::io::Result<()> {
 /// How often a number is asked for.
 const NUMBERS_TRIED: u32 = 8;
 
-/// Makes a pdisk on a node, for the pools of `like` or for all; its name.
-fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
-    let (name, node_name, node_id) = register_anew(dir, node, place, like)?;
-    restart_node(dir, &node_name, node_id)?;
-    Ok(name)
+/// Makes a pdisk on a node, for the pools of `like` or for all.
+fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<Made> {
+    let made = register_anew(dir, node, place, like)?;
+    if !made.served {
+        restart_node(dir, &made.node_name, made.node)?;
+    }
+    Ok(made)
 }
 
 /// A pdisk that `cluster.toml` names since it was begun.
@@ -159,7 +182,12 @@ struct Entered {
     before: bool,
 }
 
-/// Names a new one in the file, whose directory is `dir`; or finds what an interrupted run began in the place of `like`.
+/// Where one is, unless told otherwise.
+fn usual_place(node: &str, id: PdiskId) -> PathBuf {
+    format!("nodes/{node}/pdisk-{}", id.0).into()
+}
+
+/// Names a new one in the file, whose directory is `dir`; or finds what an interrupted run of the same command began.
 fn enter(
     file: &mut ClusterFile,
     dir: &Path,
@@ -173,21 +201,32 @@ fn enter(
     let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
     let entry = file.nodes.iter_mut().find(|n| n.id == known.id).with_context(|| elsewhere(known))?;
     let node = entry.name.clone();
-    let there = |p: &PdiskFile| place.path.as_ref().is_none_or(|path| dir.join(path) == dir.join(&p.dir));
-    let begun = |p: &PdiskFile| like.is_some() && p.replaces == like;
+    let there = |p: &PdiskFile| match &place.path {
+        Some(path) => dir.join(path) == dir.join(&p.dir),
+        None => like.is_some() || p.dir == usual_place(&node, p.id),
+    };
+    let begun = |p: &PdiskFile| like.map_or(p.adding, |like| p.replaces == Some(like));
     if let Some(pdisk) = entry.pdisks.iter().find(|p| begun(p) && there(p)).cloned() {
+        if let Some(other) = place.size.filter(|&size| size != pdisk.size) {
+            let place = dir.join(&pdisk.dir);
+            bail!(
+                "an interrupted run has begun one of {} in {}, not of {other}: say --size {0} to go on with it",
+                pdisk.size,
+                place.display()
+            );
+        }
         return Ok(Entered { node, pdisk, lost: None, before: true });
     }
     let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
-    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
+    let path = place.path.unwrap_or_else(|| usual_place(&node, id));
     let full = dir.join(&path);
     pdisk::Pdisk::is_free(&full).with_context(|| format!("make a pdisk in {}", full.display()))?;
-    // One that was begun elsewhere is not used.
-    entry.pdisks.retain(|p| !begun(p));
+    // One that was begun elsewhere is not used in its place.
+    entry.pdisks.retain(|p| like.is_none() || !begun(p));
     // A new disk where the lost one was: the server must not look for the old one there.
     let at = entry.pdisks.iter().position(|p| Some(p.id) == like && dir.join(&p.dir) == full);
     let lost = at.map(|at| (at, entry.pdisks.remove(at)));
-    let pdisk = PdiskFile { id, dir: path, size, replaces: like };
+    let pdisk = PdiskFile { id, dir: path, size, replaces: like, adding: like.is_none() };
     entry.pdisks.push(pdisk.clone());
     Ok(Entered { node, pdisk, lost, before: false })
 }
@@ -202,14 +241,8 @@ fn take_back(file: &mut ClusterFile, entered: &Entered) {
     }
 }
 
-/// Makes it, and names it to the manager; its name, and the node's in this directory and number. What an interrupted run began
-/// in the place of `like` is gone on with.
-fn register(
-    dir: &mut ClusterDir,
-    node: &str,
-    place: Place,
-    like: Option<PdiskId>,
-) -> Result<(String, String, NodeId)> {
+/// Makes it, and names it to the manager. What an interrupted run began is gone on with.
+fn register(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<Made> {
     let (report, given) = link::run(async {
         let link = Link::new(dir)?;
         match link.manager(&MgrRequest::LastPdisk).await? {
@@ -225,8 +258,16 @@ fn register(
     let entered = dir.try_keep(|file| enter(file, &path, known, given, place, like))?;
     let PdiskFile { id, dir: path, size, .. } = &entered.pdisk;
     let (id, size, full) = (*id, *size, dir.path.join(path));
+    // An interrupted run may have named it already: when all of it was made. Its server may have it open.
+    let (node_name, before) = (entered.node.clone(), entered.before);
+    let made = |name: String, served| Made { id, name, node: node_id, node_name, before, served };
+    if let Some(there) = report.map.pdisk(id).filter(|there| there.nodes.contains(&node_id)) {
+        let served = report.pdisks.iter().any(|p| p.id == id && p.served);
+        return Ok(made(there.name.clone(), served));
+    }
     if let Err(error) = make_files(dir, &full, id, size, log_dir) {
-        if !entered.before {
+        // An old one that it stands in the place of may be out of the file since: by it the same command finds that.
+        if !entered.before || like.is_none() {
             dir.keep(|file| take_back(file, &entered))?;
         }
         return Err(error);
@@ -236,10 +277,6 @@ fn register(
     let name = (number..).map(|n| format!("{node}p{n}")).find(|n| !taken(n)).unwrap_or_default();
     let uses = |pool: &&PoolEntry| like.is_none_or(|like| pool.pdisks.iter().any(|p| p.id == like));
     let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
-    // An interrupted run may have named it already.
-    if let Some(there) = report.map.pdisk(id).filter(|there| there.nodes.contains(&node_id)) {
-        return Ok((there.name.clone(), entered.node, node_id));
-    }
     let undone = || format!("not added; {} can be removed", full.display());
     let request =
         MgrRequest::PdiskAdd { pdisk: id, name: name.clone(), node: node_id, capacity: size.0, pools };
@@ -252,23 +289,22 @@ fn register(
         if there.is_none_or(|there| !there.nodes.contains(&node_id)) {
             // What an interrupted run began may have waited too long: numbers only rise.
             let taken = there.is_some() || id <= given;
-            if like.is_some() && !taken {
+            let refused = matches!(error.downcast_ref(), Some(MgrError::Config(_) | MgrError::Role(_)));
+            // One that the manager has not heard of, or hears of later, is not given up.
+            if !taken && (like.is_some() || !refused) {
                 return Err(
                     error.context(format!("not added yet; the same command goes on with {}", full.display()))
                 );
             }
             dir.keep(|file| take_back(file, &entered))?;
-            if taken {
-                // All that is in it was made by this command; the directory itself may be where a disk is mounted.
-                let log = pdisk::Pdisk::log_path(&full).ok();
-                empty(&full).with_context(undone)?;
-                log.map(fs::remove_file);
-                return Err(NumberTaken(id).into());
-            }
-            return Err(error.context(undone()));
+            // All that is in it was made by this command; the directory itself may be where a disk is mounted.
+            let log = pdisk::Pdisk::log_path(&full).ok();
+            empty(&full).with_context(undone)?;
+            log.map(fs::remove_file);
+            return Err(if taken { NumberTaken(id).into() } else { error.context("not added") });
         }
     }
-    Ok((name, entered.node, node_id))
+    Ok(made(name, false))
 }
 
 /// Makes the files of a pdisk, unless an interrupted run made them all; an error leaves none.
@@ -295,50 +331,11 @@ fn make_files(
     access::close(full).map(drop)
 }
 
-/// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
-pub fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
-    let Some(process) = pid_file::live(&dir.pid_file(name)) else {
-        output::line(format!(
-            "{name} does not run; it knows its pdisks when it is started (`ropewalk up --detach`)"
-        ));
-        return Ok(());
-    };
-    let before = link::run(async { Link::new(dir)?.cluster().await })?;
-    let session = before.map.node(id).and_then(|n| n.session);
-    // A service is systemd's to restart, or it would be started apart from its unit.
-    let mut child = None;
-    let pid = process.pid;
-    if !units::restart(pid) {
-        control::terminate(pid);
-        if !process.wait_gone(RESTART_PATIENCE) {
-            bail!("{name} (process {pid}) does not end; start it again when it has");
-        }
-        let args: [&OsStr; 5] =
-            ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-        child = Some(control::spawn_detached(&args, &dir.log_file(name))?);
-    }
-    let end = Instant::now() + RESTART_PATIENCE;
-    loop {
-        let ended = child.as_mut().map(std::process::Child::try_wait).transpose();
-        if let Some(status) = ended.context("look after a child process")?.flatten() {
-            bail!("{name} ended at its start ({status}); see {}", dir.log_file(name).display());
-        }
-        let report = link::run(async { Link::new(dir)?.cluster().await })?;
-        let now = report.map.node(id).and_then(|n| n.session);
-        if now.is_some() && now != session && dir.ready_file(name).exists() {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            bail!("{name} does not serve after {RESTART_PATIENCE:?}; see {}", dir.log_file(name).display());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// `ropewalk pdisk replace`: a new one on the same node takes over what the old one held.
 pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     let PdiskReplace { name: PdiskName { dir, pdisk }, size, path, log_dir } = args;
     let mut dir = dir.open()?;
+    let _held = hold_nodes(&mut dir)?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let old = find_pdisk(&report.map, pdisk)?;
     let known = node_of(&report.map, old)?;
@@ -374,7 +371,7 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     let (node, node_id) = (known.name.clone(), known.id);
     let state = report.map.pdisk(old).map(|p| p.state);
     let place = Place { size: Some(size.unwrap_or(size_before)), path, log_dir: log_dir.clone() };
-    let name = add(&mut dir, &node, place, Some(old))?;
+    let Made { id, name, .. } = add(&mut dir, &node, place, Some(old))?;
     // Out of the file: a new disk is where it was. One that only does not count yet (its server starts, it catches up) may hold
     // what nobody else has: it is not given up for that.
     let in_its_place = dir.file.node(node_id).is_none_or(|node| node.pdisks.iter().all(|p| p.id != old));
@@ -384,10 +381,7 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
         let link = Link::new(&dir)?;
         link.manager(&MgrRequest::PdiskSet { pdisk: old, wish }).await
     })?;
-    ClusterDir::change(&dir.path, |file| {
-        let pdisks = file.nodes.iter_mut().flat_map(|node| &mut node.pdisks);
-        pdisks.filter(|p| p.replaces == Some(old)).fold(false, |_, p| p.replaces.take().is_some())
-    })?;
+    has_ended(&mut dir, id)?;
     output::line(format!(
         "{name} takes the place of {pdisk}; when that is shown as \"replace\", `ropewalk pdisk remove {pdisk}` takes it out"
     ));
@@ -397,6 +391,7 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
 /// `ropewalk pdisk remove`.
 pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
     let mut dir = args.dir.open()?;
+    let _held = hold_nodes(&mut dir)?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let pdisk = find_pdisk(&report.map, &args.pdisk)?;
     let node = node_of(&report.map, pdisk)?;

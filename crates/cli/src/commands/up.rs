@@ -26,7 +26,7 @@ use crate::{
     link::{self, Link},
     output,
     process::{
-        control, mounts, pid_file,
+        control, mounts, pid_file, presence,
         tcp_ports::{self, Beside},
         units,
     },
@@ -78,8 +78,8 @@ pub fn up(args: &Up) -> Result<()> {
             n => format!(": {n} managers,"),
         },
         dir.file.nodes.len(),
-        dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
-        human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
+        dir.file.nodes.iter().map(|n| n.made().count()).sum::<usize>(),
+        human_size(dir.file.nodes.iter().flat_map(NodeFile::made).map(|p| p.size.0).sum()),
     ));
     if args.detach || started.has_services() {
         started.begun.clear();
@@ -148,12 +148,13 @@ impl Begun {
         name
     }
 
-    /// Refuses one that has ended.
-    fn check(&mut self) -> Result<()> {
+    /// Refuses one that has ended, unless another one is there: a command that restarts it was faster.
+    fn check(&mut self, dir: &ClusterDir) -> Result<()> {
         match self {
             Begun::Child { name, child, log, from } => {
                 match child.try_wait().context("look after a child process")? {
                     None => Ok(()),
+                    Some(_) if pid_file::live_pid(&dir.pid_file(name)).is_some() => Ok(()),
                     Some(status) => {
                         bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from))
                     }
@@ -221,7 +222,7 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         differs("nodes", dir.file.nodes.len().to_string(), nodes.to_string())?;
     }
     if let Some(pdisks) = args.pdisks {
-        differs("pdisks", first.map_or(0, |node| node.pdisks.len()).to_string(), pdisks.to_string())?;
+        differs("pdisks", first.map_or(0, |node| node.made().count()).to_string(), pdisks.to_string())?;
     }
     if let Some(size) = args.pdisk_size {
         differs("pdisk-size", first_pdisk.map(|p| p.size).unwrap_or_default().to_string(), size.to_string())?;
@@ -347,8 +348,9 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
         .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addrs) in &absent {
-        let killed = dir.pid_file(name).exists();
-        tcp_ports::take(killed, || addrs.iter().try_for_each(|&addr| check_port(name, addr)))?;
+        // Who ends takes its pid file away before it lets its port go.
+        let ends = dir.pid_file(name).exists() || presence::restart_file(dir, name).exists();
+        tcp_ports::take(ends, || addrs.iter().try_for_each(|&addr| check_port(name, addr)))?;
     }
     for (name, _) in absent {
         let unit = if started.no_service { None } else { units::of_process(&dir.path, &name) };
@@ -385,7 +387,7 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             interrupt::check()?;
             // Each turn: who was just being killed when it was looked for is gone by now.
             start_servers(dir, started)?;
-            started.begun.iter_mut().try_for_each(Begun::check)?;
+            started.begun.iter_mut().try_for_each(|begun| begun.check(dir))?;
             let asked = match ask_map(dir, &mut link).await {
                 Ok(map) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
                 // Another version runs: that does not pass.
@@ -447,4 +449,6 @@ fn serving(dir: &ClusterDir, node: &NodeFile, map: &ClusterMap) -> bool {
     map.node(node.id).is_some_and(|entry| entry.session.is_some())
         && pid_file::live_pid(&dir.pid_file(&node.name)).is_some()
         && dir.ready_file(&node.name).exists()
+        // One that ends, whom nobody may start again, is to be started.
+        && !presence::restart_file(dir, &node.name).exists()
 }

@@ -18,6 +18,12 @@ pub struct Presence {
     held: fs::File,
 }
 
+/// Exists while a command has a process stopped to start it again: until the next one of its name begins, also if the command is
+/// killed.
+pub fn restart_file(dir: &ClusterDir, name: &str) -> PathBuf {
+    dir.path.join("run").join(format!("{name}.restart"))
+}
+
 impl Presence {
     /// Takes the name, unless a process has it.
     pub fn claim(dir: &ClusterDir, name: &str) -> Result<Presence> {
@@ -28,7 +34,8 @@ impl Presence {
         }
         let ready = dir.ready_file(name);
         // Who sees that this one lives takes that file for its own: of one that was killed it may be there still.
-        let unready = || drop(fs::remove_file(&ready));
+        let stopped = restart_file(dir, name);
+        let unready = || [&ready, &stopped].into_iter().for_each(|file| drop(fs::remove_file(file)));
         let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE, unready)? else {
             bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
         };
