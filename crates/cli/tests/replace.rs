@@ -242,5 +242,40 @@ fn an_addition_that_was_interrupted_is_finished_by_the_same_command() {
     }
     assert_eq!((count(), in_file()), (before + 2, before + 2));
     cluster.wait_all_ok(PATIENCE);
+
+    // One is removed, of which the file does not say so yet.
+    let (before, list) = (count(), cluster.json(&["pdisk", "list"]));
+    let names = list.as_array().unwrap().iter().filter(|p| p["node"] == "n2");
+    let names: Vec<&str> = names.map(|p| p["name"].as_str().unwrap()).collect();
+    let old = names[1];
+    ok(&["pdisk", "drain", "--dir", d, old]);
+    until("it is empty", || state(&cluster, old) == "replace");
+    let remove = ["pdisk", "remove", "--dir", d, old];
+    let held = fs::File::open(&dir).unwrap();
+    until("it is out of the cluster", || {
+        held.lock().unwrap();
+        let mut child = Command::new(ROPEWALK).args(remove).stdout(Stdio::null()).spawn().unwrap();
+        // It has something to say in the file: before, or only when it is out.
+        until("it waits for the file, or was not heard", || {
+            common::processes::waits_for_lock(child.id()) || child.try_wait().unwrap().is_some()
+        });
+        if count() == before {
+            held.unlock().unwrap();
+        }
+        while child.try_wait().unwrap().is_none() && count() == before {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        held.unlock().unwrap();
+        count() < before
+    });
+    ok(&["up", "--detach", "--dir", d]);
+    if file().contains("removing") {
+        let said = ok(&remove);
+        assert!(said.contains("is out; its files"), "{said}");
+    }
+    assert_eq!(in_file(), before - 1);
+    let said = refused(&remove);
+    assert!(said.contains("there is no pdisk"), "{said}");
+    cluster.wait_all_ok(PATIENCE);
     cluster.down();
 }

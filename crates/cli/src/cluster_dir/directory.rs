@@ -129,6 +129,9 @@ pub struct PdiskFile {
     /// `pdisk add` has begun it and not ended: the same command goes on with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adding: bool,
+    /// What it was called, once `pdisk remove` has begun: the same command goes on with it when the cluster has it no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removing: Option<String>,
 }
 
 impl NodeFile {
@@ -475,6 +478,7 @@ mod tests {
                     size: ByteSize(1 << 30),
                     replaces: None,
                     adding: false,
+                    removing: None,
                 }],
             }],
             secret: Some("01".repeat(32)),

@@ -50,7 +50,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     let pdisks = args.pdisk.iter().zip(1..).map(|(place, number)| {
         let size = make::pdisk_size(place, args.pdisk_size, count)?;
         let dir = path::absolute(place).with_context(|| format!("find {}", place.display()))?;
-        Ok(PdiskFile { id: PdiskId(number), dir, size, replaces: None, adding: false })
+        Ok(PdiskFile { id: PdiskId(number), dir, size, replaces: None, adding: false, removing: None })
     });
     let node =
         NodeFile { id: NodeId(1), name: node_name, addr: node, pdisks: pdisks.collect::<Result<_>>()? };

@@ -155,6 +155,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
                     size,
                     replaces: None,
                     adding: false,
+                    removing: None,
                 })
                 .collect(),
         })

@@ -226,7 +226,7 @@ fn enter(
     // A new disk where the lost one was: the server must not look for the old one there.
     let at = entry.pdisks.iter().position(|p| Some(p.id) == like && dir.join(&p.dir) == full);
     let lost = at.map(|at| (at, entry.pdisks.remove(at)));
-    let pdisk = PdiskFile { id, dir: path, size, replaces: like, adding: like.is_none() };
+    let pdisk = PdiskFile { id, dir: path, size, replaces: like, adding: like.is_none(), removing: None };
     entry.pdisks.push(pdisk.clone());
     Ok(Entered { node, pdisk, lost, before: false })
 }
@@ -289,9 +289,8 @@ fn register(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId
         if there.is_none_or(|there| !there.nodes.contains(&node_id)) {
             // What an interrupted run began may have waited too long: numbers only rise.
             let taken = there.is_some() || id <= given;
-            let refused = matches!(error.downcast_ref(), Some(MgrError::Config(_) | MgrError::Role(_)));
             // One that the manager has not heard of, or hears of later, is not given up.
-            if !taken && (like.is_some() || !refused) {
+            if !taken && (like.is_some() || !is_refused(&error)) {
                 return Err(
                     error.context(format!("not added yet; the same command goes on with {}", full.display()))
                 );
@@ -305,6 +304,11 @@ fn register(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId
         }
     }
     Ok(made(name, false))
+}
+
+/// Whether the manager will have none of it, now or later.
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(MgrError::Config(_) | MgrError::Role(_)))
 }
 
 /// Makes the files of a pdisk, unless an interrupted run made them all; an error leaves none.
@@ -388,32 +392,58 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     Ok(())
 }
 
+/// The cluster has it no more, and the file says so.
+fn take_out(dir: &mut ClusterDir, map: &ClusterMap, pdisk: PdiskId) -> Result<()> {
+    let node = node_of(map, pdisk)?;
+    // A server that goes on naming it would be refused when it registers again. One that is gone for good names nothing.
+    if dir.file.node(node.id).is_none() && node.session.is_some() {
+        bail!(elsewhere(node));
+    }
+    let name = map.pdisk(pdisk).map(|pdisk| pdisk.name.clone());
+    let say = |dir: &mut ClusterDir, name: &Option<String>| {
+        dir.keep(|file| {
+            let pdisks = file.nodes.iter_mut().flat_map(|node| &mut node.pdisks);
+            pdisks.filter(|p| p.id == pdisk).for_each(|p| p.removing.clone_from(name));
+        })
+    };
+    say(dir, &name)?;
+    let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
+    let asked = link::run(async { Link::new(dir)?.manager(&request).await });
+    if asked.as_ref().is_err_and(is_refused) {
+        say(dir, &None)?;
+    }
+    asked.map(drop)
+}
+
 /// `ropewalk pdisk remove`.
 pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
     let mut dir = args.dir.open()?;
     let _held = hold_nodes(&mut dir)?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
-    let pdisk = find_pdisk(&report.map, &args.pdisk)?;
-    let node = node_of(&report.map, pdisk)?;
-    // A server that goes on naming it would be refused when it registers again. One that is gone for good names nothing.
-    if dir.file.node(node.id).is_none() && node.session.is_some() {
-        bail!(elsewhere(node));
-    }
-    let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
-    link::run(async { Link::new(&dir)?.manager(&request).await })?;
-    let mut of = None;
-    dir.keep(|file| {
-        for node in &mut file.nodes {
-            if let Some(at) = node.pdisks.iter().position(|p| p.id == pdisk) {
-                of = Some((node.name.clone(), node.id, node.pdisks.remove(at).dir));
-            }
+    let named = |p: &&PdiskFile| {
+        p.removing.as_ref().is_some_and(|name| [name, &p.id.0.to_string()].contains(&&args.pdisk))
+    };
+    let begun = dir.file.nodes.iter().flat_map(|node| &node.pdisks).find(named).map(|p| p.id);
+    let pdisk = match (find_pdisk(&report.map, &args.pdisk), begun) {
+        // An interrupted run has taken it out of the cluster.
+        (Err(_), Some(begun)) => begun,
+        (found, _) => {
+            let pdisk = found?;
+            take_out(&mut dir, &report.map, pdisk)?;
+            pdisk
         }
-    })?;
+    };
+    let of = dir.file.nodes.iter().find_map(|node| {
+        let here = node.pdisks.iter().find(|p| p.id == pdisk)?;
+        Some((node.name.clone(), node.id, here.dir.clone()))
+    });
     let Some((node, id, place)) = of else {
         output::line(format!("{} is out", args.pdisk));
         return Ok(());
     };
+    // It leaves out what the file names and the cluster does not. The file goes last: by it the same command finds what is to be done.
     restart_node(&dir, &node, id)?;
+    dir.keep(|file| file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != pdisk)))?;
     let place = dir.path.join(place);
     // A disk that is gone does not say; its log is known by the name.
     let log = pdisk::Pdisk::log_path(&place).ok().filter(|log| !log.starts_with(&place));
