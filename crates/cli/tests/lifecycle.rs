@@ -393,3 +393,19 @@ fn what_is_changed_in_the_file_while_a_pdisk_is_added_is_kept() {
     assert!(!is_added || now.matches("[[nodes.pdisks]]").count() == 2, "{now}");
     cluster.down();
 }
+
+/// `node set` was killed when it had changed the file: the same command restarts the server.
+#[test]
+fn an_address_that_only_the_file_has_is_taken_by_the_same_command() {
+    let (cluster, ports) = (Cluster::up(&SMALL), Ports::take());
+    let (dir, port) = (cluster.dir(), ports.first.to_string());
+    let at = || cluster.json(&["node", "list"])[0]["addresses"][0].as_str().unwrap().to_owned();
+    let (file, before, wanted) = (dir.join("cluster.toml"), at(), format!("127.0.0.1:{port}"));
+    let text = fs::read_to_string(&file).unwrap();
+    // Who edits it takes the first line away, which holds its sum.
+    fs::write(&file, text.split_once('\n').unwrap().1.replace(&before, &wanted)).unwrap();
+    let d = dir.to_str().unwrap();
+    common::ok(&["node", "set", "--dir", d, "n1", "--address", "127.0.0.1", "--port", &port]);
+    assert_eq!(at(), wanted);
+    cluster.down();
+}

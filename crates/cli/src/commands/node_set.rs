@@ -57,7 +57,8 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
     let port = args.port.unwrap_or(before.addr.main().port());
     let addrs = args.address.iter().map(|&ip| SocketAddr::new(ip, port)).collect();
     let addrs = Addrs::new(addrs).context("--address")?;
-    if addrs == before.addr {
+    // Where only the file says so, an interrupted run did not get to restart the server.
+    if addrs == before.addr && known.addrs == addrs.texts() {
         output::line(format!("{} is at {addrs} already", known.name));
         return Ok(());
     }
