@@ -320,29 +320,21 @@ impl FileState {
     }
 
     /// Attributes as the manager gave them, under the inode's token. While it is held nobody else changes a
-    /// file's content: what is known of it here is newer than any answer, which may have been given before
+    /// file but its names: what is known of it here is newer than any answer, which may have been given before
     /// a commit whose own answer came first.
     pub fn merge(&mut self, new: Attr) {
-        let ours = self.attr_known && self.attr.kind == wire::mgr::FileKind::File;
-        if !ours {
+        if self.attr_known && self.attr.kind == wire::mgr::FileKind::File {
+            self.attr.nlink = new.nlink;
+            self.attr.ctime = self.attr.ctime.max(new.ctime);
+            // From before the first extended attribute, it may come after that was set.
+            self.attr.plain &= new.plain;
+        } else {
             self.size_committed = new.size;
             self.inline.set(&new);
             if new.inline || new.stored == 0 && self.recorded.runs() == 0 {
                 self.recorded.learned(0, u64::MAX, []);
             }
-        }
-        let old = std::mem::replace(&mut self.attr, new);
-        if ours {
-            self.attr.size = old.size;
-            self.attr.stored = old.stored;
-            self.attr.inline = old.inline;
-            // An answer from before the first extended attribute may come after it was set.
-            self.attr.plain &= old.plain;
-            if self.unsent.is_any() {
-                self.attr.mtime = old.mtime;
-                self.attr.ctime = self.attr.ctime.max(old.ctime);
-                self.unsent.attrs().overlay(&mut self.attr);
-            }
+            self.attr = new;
         }
         self.gone |= self.attr.nlink == 0;
         if self.gone {

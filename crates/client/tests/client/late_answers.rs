@@ -191,6 +191,32 @@ async fn names_and_attributes_that_arrive_late_are_not_believed() {
     assert_eq!(content(&client).await, [2; 8192]);
 }
 
+/// What comes with the answer to a change of names may be of before what was written, set and told meanwhile.
+#[tokio::test]
+async fn attributes_that_come_with_a_late_answer_are_not_believed() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(idle());
+    let (ino, handle) = made(&client).await;
+    *world.manager.which.lock().unwrap() =
+        |request| matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
+    let late = world.manager.on_their_way.write().await;
+    let link = tokio::spawn({
+        let client = client.clone();
+        async move { client.link(ino, InodeNo::ROOT, b"g").await }
+    });
+    until("it is linked", || world.manager.kept_back.load(SeqCst) > 0).await;
+    client.write(handle, 0, &[1; 3000]).await.unwrap();
+    let set = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+    let set = client.setattr(ino, set).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    drop(late);
+    link.await.unwrap().unwrap();
+    let said = client.getattr(ino).await.unwrap();
+    assert_eq!((said.size, said.mode, said.nlink), (3000, 0o600, 2));
+    assert_eq!((said.mtime, said.ctime), (set.mtime, set.ctime));
+    assert_eq!(said.mtime, world.manager.attr_of(ino).mtime);
+}
+
 /// Files that nobody uses are forgotten; what the manager said of them before they were written is not believed then.
 #[tokio::test]
 async fn attributes_from_before_a_write_are_not_believed_when_the_file_is_forgotten() {
