@@ -8,8 +8,12 @@
 #[path = "token_model/beside.rs"]
 mod beside;
 mod common;
+#[path = "common/concerned.rs"]
+mod concerned;
 #[path = "token_model/names.rs"]
 mod names;
+#[path = "token_model/names_acts.rs"]
+mod names_acts;
 #[path = "token_model/names_store.rs"]
 mod names_store;
 #[path = "token_model/world.rs"]
@@ -92,7 +96,7 @@ fn walks(count: u64, fault: Fault) -> Result<(), String> {
     })
 }
 
-fn walks_of_names(count: u64, fault: names::Fault) -> Result<(), String> {
+fn walks_of_names(count: u64, fault: names_acts::Fault) -> Result<(), String> {
     let mut random = Random(seed());
     (0..count).try_for_each(|n| {
         let mishaps = [2, 2, 3].map(|max| random.below(max) as u8);
@@ -154,7 +158,7 @@ fn a_rule_taken_out_is_missed() {
 fn names_made_ahead_keep_the_promises() {
     let max = if soak() { 5_000_000 } else { 20_000 };
     for (acts, mishaps) in [(2, [0; 3]), (3, [1, 0, 0]), (3, [0, 1, 0]), (3, [0, 0, 1]), (2, [1, 1, 1])] {
-        let states = explore(Names::new(2, acts, mishaps, names::Fault::None), max);
+        let states = explore(Names::new(2, acts, mishaps, names_acts::Fault::None), max);
         let states = states.unwrap_or_else(|broken| panic!("{broken}"));
         let all = if states < max { "all" } else { "the first" };
         println!("names: {acts} acts each, {mishaps:?} deaths, restarts, copies: {all} {states} states");
@@ -164,13 +168,16 @@ fn names_made_ahead_keep_the_promises() {
 #[test]
 fn longer_walks_of_names_made_ahead_keep_the_promises() {
     let count = if soak() { 3_000_000 } else { 30_000 * times() };
-    walks_of_names(count, names::Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
+    walks_of_names(count, names_acts::Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[test]
 fn a_rule_of_names_made_ahead_taken_out_is_missed() {
-    use names::Fault::*;
-    for fault in [ToldLate, NumbersTwice, Disorder, Twice, SyncEarly, AfterEnd] {
+    use concerned::LeftOut::*;
+    use names_acts::Fault::*;
+    let questions = [Unwaited, Concerns(Directories), Concerns(Target), Concerns(Replaced), Entry];
+    let rules = [ToldLate, NumbersTwice, Disorder, Twice, SyncEarly, AfterEnd];
+    for fault in rules.into_iter().chain(questions) {
         let found = walks_of_names(1_000_000, fault);
         assert!(found.is_err(), "{fault:?} is not found");
         println!("{fault:?}: {}", found.unwrap_err());

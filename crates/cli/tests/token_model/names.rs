@@ -1,8 +1,11 @@
 //! Clients that make, move and remove names ahead of a manager, and the messages between them. What decides is the shipped code:
 //! `client::untold::Untold` and `manager::tokens::Tokens`; the rest is what `client::names::ahead` and the manager's namespace do with
-//! it, in the fewest steps that can be told apart from outside. Each client has names of its own in one directory.
+//! it, in the fewest steps that can be told apart from outside. Each client has names of its own, one in each of two directories.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use base::{Grant, InodeNo, SessionId};
 use client::untold::Untold;
@@ -14,55 +17,15 @@ use wire::{
 
 use crate::{
     Explored,
-    names_store::{Answer, Asked, Step, Store, Tree, apply, full},
+    names_acts::{Act, Fault, waits_for},
+    names_store::{Answer, Asked, Step, Store, Touched, Tree, change, changed, full, home},
 };
 
 const NEVER: Duration = Duration::MAX;
 const NOW: Duration = Duration::ZERO;
-const DIR: InodeNo = InodeNo::ROOT;
 /// Numbers granted at once, and changes in one message.
 const NUMBERS: u32 = 2;
 const BATCH: usize = 2;
-
-/// A rule taken out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// None.
-    None,
-    /// What is held is given up before what was made under it is told.
-    ToldLate,
-    /// What was granted is forgotten with the manager's process.
-    NumbersTwice,
-    /// Messages are not waited for before the next is sent.
-    Disorder,
-    /// A message is carried out as often as it comes.
-    Twice,
-    /// fsync does not wait.
-    SyncEarly,
-    /// A session that has ended is listened to.
-    AfterEnd,
-}
-
-/// What a program does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
-    Make(char),
-    Remove(char),
-    Move(char, char),
-    Sync,
-}
-
-impl Act {
-    const ALL: [Act; 7] = [
-        Act::Make('a'),
-        Act::Make('b'),
-        Act::Remove('a'),
-        Act::Remove('b'),
-        Act::Move('a', 'b'),
-        Act::Move('b', 'a'),
-        Act::Sync,
-    ];
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Life {
@@ -82,6 +45,10 @@ struct Node {
     untold: Untold,
     steps: Vec<Step>,
     now: Tree,
+    touched: Touched,
+    /// What the last step changed, and what is asked about: when so many are told, and whether it was sent.
+    last: BTreeSet<InodeNo>,
+    asking: Option<(InodeNo, u64, bool)>,
     /// How many steps an fsync, or another client that was let in, has made certain.
     durable: usize,
     /// fsync waits until so many are told, which are so many steps.
@@ -209,16 +176,16 @@ impl Names {
     }
 
     fn act(&mut self, i: usize, act: Act) {
-        let sync_early = self.fault == Fault::SyncEarly;
+        let fault = self.fault;
         let node = &mut self.nodes[i];
         node.acts_left -= 1;
         let at = |name: char| node.now.get(&name).map(|ino| InodeNo(*ino));
-        let (parent, highest, now) = (DIR, base::Version::MAX, Timestamp::default());
+        let (highest, now) = (base::Version::MAX, Timestamp::default());
         let step = match act {
             Act::Make(name) => {
                 let kind = FileKind::File;
                 let (mode, uid, gid, rdev, target) = (0o644, 0, 0, 0, Vec::new());
-                let name_there = full(i, name);
+                let (parent, name_there) = (home(name), full(i, name));
                 let made = node.untold.make(|ino| {
                     let name = name_there;
                     Some(Change::CreateAs { ino, parent, name, kind, mode, uid, gid, rdev, target, now })
@@ -227,7 +194,7 @@ impl Names {
             }
             Act::Remove(name) => {
                 let expect = at(name);
-                let name_there = full(i, name);
+                let (parent, name_there) = (home(name), full(i, name));
                 let done = node.untold.change(|| {
                     let (name, directory, open) = (name_there, false, false);
                     Some(Change::Unlink { parent, name, directory, open, highest, expect, now })
@@ -238,9 +205,9 @@ impl Names {
                 let expect = Some((at(from).unwrap_or_default(), at(to).unwrap_or_default()));
                 let done = node.untold.change(|| {
                     Some(Change::Rename {
-                        parent,
+                        parent: home(from),
                         name: full(i, from),
-                        new_parent: parent,
+                        new_parent: home(to),
                         new_name: full(i, to),
                         no_replace: false,
                         exchange: false,
@@ -253,12 +220,18 @@ impl Names {
                 done.then_some(Step::Move(from, to))
             }
             Act::Sync => {
-                node.syncing = Some((if sync_early { 0 } else { node.untold.end() }, node.steps.len()));
+                node.syncing =
+                    Some((if fault == Fault::SyncEarly { 0 } else { node.untold.end() }, node.steps.len()));
+                None
+            }
+            Act::Ask(ino) => {
+                node.asking = Some((ino, waits_for(&node.untold, ino, fault), false));
                 None
             }
         };
         if let Some(step) = step {
-            apply(&mut node.now, step);
+            node.last = changed(&node.now, step);
+            change(&mut node.now, &mut node.touched, step);
             node.steps.push(step);
         }
     }
@@ -274,9 +247,11 @@ impl Names {
     fn tells_from(&self, i: usize) -> Option<usize> {
         let node = &self.nodes[i];
         let under_way: usize = node.sent.iter().map(|(_, count)| count).sum();
+        // A question stands in nobody's way.
+        let sent = node.sent.len() - usize::from(node.asking.is_some_and(|(.., sent)| sent));
         let may = match self.fault {
-            Fault::Disorder => node.sent.len() < 2,
-            _ => node.sent.is_empty(),
+            Fault::Disorder => sent < 2,
+            _ => sent == 0,
         };
         (may && node.untold.count() > under_way).then_some(under_way)
     }
@@ -303,6 +278,15 @@ impl Names {
                     Err(_) => node.syncing = None,
                 }
             }
+            match node.asking.map(|(ino, end, sent)| (ino, sent, node.untold.is_told(end))) {
+                Some((ino, false, Ok(true))) => {
+                    node.asking = Some((ino, 0, true));
+                    self.send(i, 0, Asked::Attr(ino));
+                }
+                Some((.., Err(_))) => node.asking = None,
+                _ => {}
+            }
+            let node = &mut self.nodes[i];
             match node.claiming.map(|end| node.untold.is_told(end)) {
                 Some(Ok(true)) => {
                     node.claiming = None;
@@ -327,11 +311,14 @@ impl Names {
                 self.told(acts);
                 Answer::Done
             }
+            (_, Asked::Attr(ino)) => {
+                Answer::Attr(self.store.touched[i].get(&ino).copied().unwrap_or_default())
+            }
             (_, Asked::Numbers) => Answer::Numbers(self.store.grant(i, NUMBERS)),
             (_, Asked::Many(changes)) => {
                 let mut answer = Answer::Done;
                 for change in &changes {
-                    if !self.store.change(i, change)? {
+                    if !self.store.carry_out(i, change)? {
                         answer = Answer::Refused;
                     }
                 }
@@ -354,9 +341,16 @@ impl Names {
         match answer {
             Answer::Done => node.untold.advance(count),
             Answer::Numbers(first) => node.untold.add_numbers(first, NUMBERS),
+            Answer::Attr(seen) => {
+                let Some((ino, ..)) = node.asking.take() else { return Ok(()) };
+                let done = node.touched.get(&ino).copied().unwrap_or_default();
+                if seen != done {
+                    return Err(format!("{i} changed {ino} {done} times and is told of {seen}"));
+                }
+            }
             Answer::NoSession => {
                 node.untold.close();
-                node.whole = false;
+                (node.whole, node.asking) = (false, None);
                 node.acts_left = 0;
             }
             Answer::Refused => return Err(format!("{i} was answered, and the manager refuses it")),
@@ -412,15 +406,18 @@ impl Explored for Names {
             if node.life != Life::Lives {
                 continue;
             }
-            if node.acts_left > 0 && node.syncing.is_none() {
+            if node.acts_left > 0 && node.syncing.is_none() && node.asking.is_none() {
                 let there = |name: char| node.now.contains_key(&name);
                 let may = |act: &Act| match *act {
                     Act::Make(name) => node.whole && !node.untold.wants_numbers() && !there(name),
                     Act::Remove(name) => node.whole && there(name),
-                    Act::Move(from, to) => node.whole && there(from) && !there(to),
+                    Act::Move(from, _) => node.whole && there(from),
                     Act::Sync => !node.steps.is_empty(),
+                    Act::Ask(_) => true,
                 };
-                all.extend(Act::ALL.into_iter().filter(may).map(|act| Event::Act(i, act)));
+                let asks = node.last.iter().map(|ino| Act::Ask(*ino));
+                let acts = Act::ALL.into_iter().filter(may).chain(asks);
+                all.extend(acts.map(|act| Event::Act(i, act)));
             }
             let idle = node.sent.is_empty() && node.untold.count() == 0;
             if node.whole && node.untold.wants_numbers() && idle && node.acts_left > 0 {
@@ -449,7 +446,7 @@ impl Explored for Names {
             matches!(event, Event::AskNumbers(_) | Event::Tell(_) | Event::Arrive(_) | Event::Answer(_))
         };
         let waits = |node: &Node| match node.life {
-            Life::Lives => node.syncing.is_some(),
+            Life::Lives => node.syncing.is_some() || node.asking.is_some(),
             life => life == Life::Begins,
         };
         self.nodes.iter().any(waits) && !events.iter().any(goes_on)

@@ -1,4 +1,5 @@
-//! What the manager of [`crate::names`] is asked, and has stored: of each client its names, and the numbers that it may use.
+//! What the manager of [`crate::names`] is asked, and has stored: of each client its names, and the numbers that it may use; how often it
+//! changed an inode stands for all that its attributes tell.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +9,14 @@ use std::{
 use base::InodeNo;
 use wire::mgr::Change;
 
+/// One of the two directories; the other is the root.
+const OTHER: InodeNo = InodeNo(1000);
+
 /// The names of one client.
 pub type Tree = BTreeMap<char, u64>;
+
+/// How often each inode was changed.
+pub type Touched = BTreeMap<InodeNo, u8>;
 
 /// What a client did.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +26,31 @@ pub enum Step {
     Move(char, char),
 }
 
+/// In which directory a name is.
+pub fn home(name: char) -> InodeNo {
+    if name == 'a' { InodeNo::ROOT } else { OTHER }
+}
+
+/// What a step changes, each once.
+pub fn changed(tree: &Tree, step: Step) -> BTreeSet<InodeNo> {
+    let at = |name: char| tree.get(&name).map(|ino| InodeNo(*ino));
+    match step {
+        Step::Make(name, ino) => BTreeSet::from([home(name), InodeNo(ino)]),
+        Step::Remove(name) => [Some(home(name)), at(name)].into_iter().flatten().collect(),
+        Step::Move(from, to) => {
+            [Some(home(from)), Some(home(to)), at(from), at(to)].into_iter().flatten().collect()
+        }
+    }
+}
+
+/// Does it in a tree, and counts it.
+pub fn change(tree: &mut Tree, touched: &mut Touched, step: Step) {
+    changed(tree, step).into_iter().for_each(|ino| *touched.entry(ino).or_default() += 1);
+    apply(tree, step);
+}
+
 /// Does it in a tree.
-pub fn apply(tree: &mut Tree, step: Step) {
+fn apply(tree: &mut Tree, step: Step) {
     match step {
         Step::Make(name, ino) => drop(tree.insert(name, ino)),
         Step::Remove(name) => drop(tree.remove(&name)),
@@ -43,6 +73,7 @@ pub enum Asked {
     Many(Vec<Change>),
     Numbers,
     Claim,
+    Attr(InodeNo),
 }
 
 /// What it says.
@@ -50,6 +81,8 @@ pub enum Asked {
 pub enum Answer {
     Done,
     Numbers(InodeNo),
+    /// How often the inode was changed.
+    Attr(u8),
     NoSession,
     Refused,
 }
@@ -58,6 +91,8 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub trees: Vec<Tree>,
+    /// By each client.
+    pub touched: Vec<Touched>,
     numbers: Vec<Range<u64>>,
     last: u64,
     /// Every number that was ever used.
@@ -67,7 +102,8 @@ pub struct Store {
 impl Store {
     pub fn new(clients: usize) -> Store {
         let (trees, numbers) = (vec![Tree::new(); clients], vec![0..0; clients]);
-        Store { trees, numbers, last: 1, used: BTreeSet::new() }
+        let touched = vec![Touched::new(); clients];
+        Store { trees, touched, numbers, last: 1, used: BTreeSet::new() }
     }
 
     /// Grants numbers to a client; the first of them.
@@ -84,10 +120,10 @@ impl Store {
     }
 
     /// Carries out a change of a client. False: it is refused.
-    pub fn change(&mut self, i: usize, change: &Change) -> Result<bool, String> {
-        let tree = &mut self.trees[i];
+    pub fn carry_out(&mut self, i: usize, told: &Change) -> Result<bool, String> {
+        let (tree, touched) = (&mut self.trees[i], &mut self.touched[i]);
         let at = |tree: &Tree, name: &[u8]| InodeNo(tree.get(&name_of(name)).copied().unwrap_or_default());
-        match change {
+        match told {
             Change::CreateAs { ino, name, .. } => {
                 let granted = self.numbers[i].contains(&ino.0);
                 if !granted || at(tree, name).0 > 0 {
@@ -97,19 +133,19 @@ impl Store {
                     return Err(format!("number {ino} is used twice"));
                 }
                 self.numbers[i].start = ino.0 + 1;
-                apply(tree, Step::Make(name_of(name), ino.0));
+                change(tree, touched, Step::Make(name_of(name), ino.0));
             }
             Change::Unlink { name, expect, .. } => {
                 if *expect != Some(at(tree, name)) {
                     return Ok(false);
                 }
-                apply(tree, Step::Remove(name_of(name)));
+                change(tree, touched, Step::Remove(name_of(name)));
             }
             Change::Rename { name, new_name, expect, .. } => {
                 if *expect != Some((at(tree, name), at(tree, new_name))) {
                     return Ok(false);
                 }
-                apply(tree, Step::Move(name_of(name), name_of(new_name)));
+                change(tree, touched, Step::Move(name_of(name), name_of(new_name)));
             }
             other => return Err(format!("not made ahead: {other:?}")),
         }
