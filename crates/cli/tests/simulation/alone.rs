@@ -5,96 +5,39 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use base::InodeNo;
 use client::{Client, Errno, SetAttrs};
-use tokio::sync::RwLock;
+use tokio::{sync::RwLock, time::sleep};
 use wire::mgr::{Attr, FileKind};
 
-use super::programs::RW;
+use super::{
+    programs::RW,
+    tree::{self, Act, Found, MODE, Path, Step, Thing, Tree, UID, When, inside, split},
+};
 use crate::common::Random;
 
 /// How what is said begins if it could not be looked.
 pub const LOOK: &str = "look at";
-const S_ISGID: u16 = 0o2000;
-
-/// What a path leads to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Thing {
-    Directory {
-        mode: u16,
-    },
-    /// What it may hold: the last is what was written, those before as long as nothing has settled that.
-    File {
-        may: Vec<u64>,
-    },
-    Link {
-        target: String,
-    },
-}
-
-/// A path below a program's own directory: `a`, or `d1/a`.
-type Path = String;
-type Tree = BTreeMap<Path, Thing>;
-
-/// One change, as a program did it.
-#[derive(Clone, Debug)]
-enum Step {
-    Make(Path, Thing),
-    Write(Path, u64),
-    Remove(Path),
-    Move(Path, Path),
-    Mode(Path, u16),
-    /// Its content is stored.
-    Settle(Path),
-}
-
-fn inside(dir: &str, path: &str) -> bool {
-    path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
-}
-
-fn apply(tree: &mut Tree, step: &Step) {
-    match step.clone() {
-        Step::Make(path, thing) => drop(tree.insert(path, thing)),
-        Step::Write(path, value) => {
-            if let Some(Thing::File { may }) = tree.get_mut(&path) {
-                may.push(value);
-            }
-        }
-        Step::Remove(path) => drop(tree.remove(&path)),
-        Step::Mode(path, mode) => drop(tree.insert(path, Thing::Directory { mode })),
-        Step::Settle(path) => settle(tree, &path),
-        Step::Move(from, to) => {
-            // The content of what replaces another comes before it.
-            if tree.contains_key(&to) {
-                settle(tree, &from);
-            }
-            let moved: Vec<Path> =
-                tree.keys().filter(|path| **path == from || inside(&from, path)).cloned().collect();
-            for path in moved {
-                let thing = tree.remove(&path).expect("it is there");
-                tree.insert(format!("{to}{}", &path[from.len()..]), thing);
-            }
-        }
-    }
-}
-
-fn settle(tree: &mut Tree, path: &str) {
-    if let Some(Thing::File { may }) = tree.get_mut(path) {
-        may.drain(..may.len() - 1);
-    }
-}
+/// The name of the extended attribute that some things have.
+pub const VALUE: &[u8] = b"user.value";
+/// Inodes without a name of which a program remembers that they were its own.
+const LOST_MAX: usize = 8;
 
 /// What one program did.
-#[derive(Default)]
-struct Done {
-    steps: Vec<Step>,
+pub(super) struct Done {
+    /// Its directory as it was made.
+    first: Tree,
+    pub steps: Vec<Step>,
     /// How many were answered: all, or all but the last.
     answered: usize,
     /// How many must be there, whatever happens.
     durable: usize,
-    now: Tree,
+    pub now: Tree,
+    /// What lost its name last.
+    pub lost: Vec<InodeNo>,
 }
 
 /// What is said of an inode, beside what depends on where its bytes are and on who has read it.
@@ -119,6 +62,14 @@ fn top(program: usize) -> String {
     format!("top{program}")
 }
 
+pub(super) async fn ask_value(client: &Client, ino: InodeNo) -> Result<Option<u64>, Errno> {
+    match client.getxattr(ino, VALUE).await {
+        Ok(bytes) => Ok(Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))),
+        Err(Errno(libc::ENODATA)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl Ledger {
     /// Each program's own directory.
     pub async fn begin(client: &Client, programs: usize) -> Result<Arc<Ledger>, Errno> {
@@ -127,12 +78,17 @@ impl Ledger {
 
     /// The same of a client beside another one, whose directories have other numbers.
     pub async fn begin_from(client: &Client, first: usize, programs: usize) -> Result<Arc<Ledger>, Errno> {
-        let mut tops = Vec::new();
+        let (mut tops, mut all) = (Vec::new(), Vec::new());
         for program in 0..programs {
-            tops.push(make(client, InodeNo::ROOT, &top(first + program), FileKind::Directory, "").await?);
+            let (name, mut made) = (top(first + program), When::begins());
+            tops.push(make(client, InodeNo::ROOT, &name, FileKind::Directory, "").await?);
+            made.end();
+            let first = tree::top(&name, tops[program], made);
+            let (steps, now, lost) = (Vec::new(), first.clone(), Vec::new());
+            all.push(Done { first, steps, answered: 0, durable: 0, now, lost });
             client.fsync(tops[program], false).await?;
         }
-        let done = Mutex::new((0..programs).map(|_| Done::default()).collect());
+        let done = Mutex::new(all);
         Ok(Arc::new(Ledger { first, tops, done, still: RwLock::default(), said: Mutex::default() }))
     }
 
@@ -143,8 +99,8 @@ impl Ledger {
         for (program, tree) in trees.into_iter().enumerate() {
             let top = self.tops[program];
             let mut said_of = BTreeMap::from([(String::new(), said(client.getattr(top).await?))]);
-            for path in tree.into_keys() {
-                let (above, name) = path.rsplit_once('/').unwrap_or(("", &path));
+            for path in tree.into_keys().filter(|path| !path.is_empty()) {
+                let (above, name) = split(&path);
                 let attr = client.lookup(said_of[above].ino, name.as_bytes()).await?;
                 said_of.insert(path, said(attr));
             }
@@ -154,7 +110,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn done(&self) -> MutexGuard<'_, Vec<Done>> {
+    pub(super) fn done(&self) -> MutexGuard<'_, Vec<Done>> {
         self.done.lock().unwrap()
     }
 
@@ -194,25 +150,23 @@ impl Ledger {
                 .await
                 .map_err(failed)?
                 .ino;
-            let (mut found, mut dirs) = (Tree::new(), vec![(String::new(), top)]);
-            let mut attrs =
-                BTreeMap::from([(String::new(), said(observer.getattr(top).await.map_err(failed)?))]);
+            let mut found = BTreeMap::from([(Path::new(), find(observer, top).await.map_err(failed)?)]);
+            let mut dirs = vec![(Path::new(), top)];
             while let Some((above, dir)) = dirs.pop() {
                 for entry in observer.readdir(dir, 0, 4096, false).await.map_err(failed)?.entries {
                     let name = String::from_utf8(entry.name).expect("ours");
                     let path = if above.is_empty() { name } else { format!("{above}/{name}") };
-                    attrs.insert(path.clone(), said(observer.getattr(entry.ino).await.map_err(failed)?));
-                    let thing = look(observer, entry.ino).await.map_err(failed)?;
-                    if let Thing::Directory { .. } = thing {
+                    let thing = find(observer, entry.ino).await.map_err(failed)?;
+                    if thing.thing.is_directory() {
                         dirs.push((path.clone(), entry.ino));
                     }
                     found.insert(path, thing);
                 }
             }
-            if let Some(said) = &*self.said.lock().unwrap() {
-                for (path, attr) in &said[program] {
-                    if attrs.get(path) != Some(attr) {
-                        let found = attrs.get(path);
+            if let Some(said_of) = &*self.said.lock().unwrap() {
+                for (path, attr) in &said_of[program] {
+                    let found = found.get(path).map(|found| said(found.attr.clone()));
+                    if found.as_ref() != Some(attr) {
                         return Err(format!(
                             "program {program}, {path:?}: it was said {attr:?}, found is {found:?}"
                         ));
@@ -220,15 +174,11 @@ impl Ledger {
                 }
             }
             let all = self.done();
-            let steps = &all[program].steps;
-            let mut tree = Tree::new();
-            steps[..least].iter().for_each(|step| apply(&mut tree, step));
-            let fits = |tree: &Tree| {
-                tree.len() == found.len()
-                    && tree.iter().zip(&found).all(|(made, seen)| made.0 == seen.0 && may_be(made.1, seen.1))
-            };
+            let Done { first, steps, .. } = &all[program];
+            let mut tree = first.clone();
+            steps[..least].iter().for_each(|step| drop(tree::apply(&mut tree, step)));
             let mut steps_left = steps[least..].iter();
-            while !fits(&tree) {
+            while !tree::fits(&tree, &found) {
                 let Some(step) = steps_left.next() else {
                     let did = steps.iter().zip(1..).map(|(step, at)| format!("{at} {step:?}"));
                     let did = did.collect::<Vec<_>>().join("\n");
@@ -236,33 +186,34 @@ impl Ledger {
                         "program {program}: {found:?} is no beginning of what it did, of which {least} must be there; all of it is {tree:?}\n{did}"
                     ));
                 };
-                apply(&mut tree, step);
+                tree::apply(&mut tree, step);
             }
         }
         Ok(())
     }
 }
 
-fn may_be(made: &Thing, seen: &Thing) -> bool {
-    match (made, seen) {
-        (Thing::File { may }, Thing::File { may: seen }) => may.contains(&seen[0]),
-        (made, seen) => made == seen,
-    }
+/// What is at an inode.
+async fn find(client: &Client, ino: InodeNo) -> Result<Found, Errno> {
+    let attr = client.getattr(ino).await?;
+    let thing = look(client, &attr).await?;
+    let value = if attr.plain { None } else { ask_value(client, ino).await? };
+    Ok(Found { thing, attr, value })
 }
 
-async fn look(client: &Client, ino: InodeNo) -> Result<Thing, Errno> {
-    let attr = client.getattr(ino).await?;
+async fn look(client: &Client, attr: &Attr) -> Result<Thing, Errno> {
+    let ino = attr.ino;
     Ok(match attr.kind {
         FileKind::Directory => Thing::Directory { mode: attr.mode },
         FileKind::Symlink => {
             let target = client.readlink(ino).await?;
             Thing::Link { target: String::from_utf8(target).expect("ours") }
         }
-        _ => Thing::File { may: vec![value(client, ino).await?] },
+        _ => Thing::File { may: vec![content(client, ino).await?] },
     })
 }
 
-async fn value(client: &Client, ino: InodeNo) -> Result<u64, Errno> {
+pub(super) async fn content(client: &Client, ino: InodeNo) -> Result<u64, Errno> {
     let handle = client.open(ino, RW).await?;
     let read = client.read(handle, 0, 8).await;
     client.release(handle);
@@ -279,14 +230,9 @@ async fn make(
     target: &str,
 ) -> Result<InodeNo, Errno> {
     let made = client
-        .create(parent, name.as_bytes(), kind, 0o755, 3, gid(name), 0, target.as_bytes(), false)
+        .create(parent, name.as_bytes(), kind, MODE, UID, tree::group(name), 0, target.as_bytes(), false)
         .await?;
     Ok(made.0.ino)
-}
-
-/// A group, another for each name.
-fn gid(name: &str) -> u32 {
-    name.bytes().map(u32::from).sum()
 }
 
 /// One program.
@@ -301,9 +247,14 @@ impl Program {
     /// Does `steps`, or as many as there are before one fails.
     pub async fn run(mut self, steps: u64) -> Result<(), Errno> {
         for _ in 0..steps {
+            // What is not told is told then.
+            if self.random.below(8) == 0 {
+                sleep(Duration::from_millis(self.random.below(120))).await;
+            }
             let ledger = self.ledger.clone();
             let _step = ledger.still.read().await;
             self.step().await?;
+            self.ask().await?;
         }
         Ok(())
     }
@@ -314,7 +265,7 @@ impl Program {
             all[self.number]
                 .now
                 .iter()
-                .filter(|(path, thing)| fits(path, thing))
+                .filter(|(path, entry)| !path.is_empty() && fits(path, &entry.thing))
                 .map(|at| at.0.clone())
                 .collect()
         };
@@ -332,33 +283,52 @@ impl Program {
     }
 
     fn thing(&self, path: &str) -> Option<Thing> {
-        self.ledger.done()[self.number].now.get(path).cloned()
+        self.ledger.done()[self.number].now.get(path).map(|entry| entry.thing.clone())
+    }
+
+    /// Whether both lead to one inode.
+    fn are_one(&self, path: &str, other: &str) -> bool {
+        let now = &self.ledger.done()[self.number].now;
+        let at = |path: &str| now.get(path).map(|entry| entry.ino);
+        at(path) == at(other)
     }
 
     /// Where a path stands: its directory, and its last name.
     async fn resolve<'a>(&self, path: &'a str) -> Result<(InodeNo, &'a [u8]), Errno> {
         let mut at = self.ledger.tops[self.number];
-        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let (above, name) = split(path);
         for part in above.split('/').filter(|part| !part.is_empty()) {
             at = self.client.lookup(at, part.as_bytes()).await?.ino;
         }
         Ok((at, name.as_bytes()))
     }
 
-    fn begin(&self, step: Step) {
+    fn begin(&self, act: Act) {
         let done = &mut self.ledger.done()[self.number];
-        apply(&mut done.now, &step);
+        let step = Step { act, when: When::begins(), ino: InodeNo(0) };
+        let lost = tree::apply(&mut done.now, &step);
+        done.lost.extend(lost.map(|entry| entry.ino));
+        let too_many = done.lost.len().saturating_sub(LOST_MAX);
+        done.lost.drain(..too_many);
         done.steps.push(step);
     }
 
     fn end(&self) {
-        let done = &mut self.ledger.done()[self.number];
-        done.answered = done.steps.len();
+        self.end_made(InodeNo(0));
+    }
+
+    /// The last step was answered; `ino` is what it made.
+    fn end_made(&self, ino: InodeNo) {
+        let Done { steps, now, answered, .. } = &mut self.ledger.done()[self.number];
+        if let Some(last) = steps.last_mut() {
+            tree::answered(now, last, ino);
+        }
+        *answered = steps.len();
     }
 
     async fn write(&mut self, path: &str, ino: InodeNo) -> Result<(), Errno> {
         let value = 1 + self.random.next() / 2;
-        self.begin(Step::Write(path.into(), value));
+        self.begin(Act::Write(path.into(), value));
         let handle = self.client.open(ino, RW).await?;
         assert_eq!(self.client.write(handle, 0, &value.to_le_bytes()).await?, 8, "a short write");
         self.client.release(handle);
@@ -368,30 +338,24 @@ impl Program {
 
     async fn step(&mut self) -> Result<(), Errno> {
         let path = self.place();
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..6 if self.thing(&path).is_none() => {
                 let (dir, name) = self.resolve(&path).await?;
                 let (kind, thing) = match self.random.below(6) {
                     0 | 1 if path.matches('/').count() < 3 => {
-                        (FileKind::Directory, Thing::Directory { mode: 0o755 })
+                        let mode = tree::mode_in(&self.ledger.done()[self.number].now, split(&path).0);
+                        (FileKind::Directory, Thing::Directory { mode })
                     }
                     2 => {
                         (FileKind::Symlink, Thing::Link { target: format!("to{}", self.random.below(1000)) })
                     }
                     _ => (FileKind::File, Thing::File { may: vec![0] }),
                 };
-                let above = path.rsplit_once('/').and_then(|(above, _)| self.thing(above));
-                let thing = match (thing, above) {
-                    (Thing::Directory { mode }, Some(Thing::Directory { mode: above })) => {
-                        Thing::Directory { mode: mode | above & S_ISGID }
-                    }
-                    (thing, _) => thing,
-                };
                 let target = if let Thing::Link { target } = &thing { target.clone() } else { String::new() };
-                self.begin(Step::Make(path.clone(), thing));
+                self.begin(Act::Make(path.clone(), thing));
                 let name = std::str::from_utf8(name).expect("ours");
                 let ino = make(&self.client, dir, name, kind, &target).await?;
-                self.end();
+                self.end_made(ino);
                 if kind == FileKind::File && self.random.below(4) > 0 {
                     self.write(&path, ino).await?;
                 }
@@ -406,7 +370,7 @@ impl Program {
             }
             2..7 => {
                 let Some(thing) = self.thing(&path) else { return Ok(()) };
-                let directory = matches!(thing, Thing::Directory { .. });
+                let directory = thing.is_directory();
                 let empty = !self.ledger.done()[self.number].now.keys().any(|other| inside(&path, other));
                 let (dir, name) = self.resolve(&path).await?;
                 if directory && !empty {
@@ -417,23 +381,44 @@ impl Program {
                     }
                     return Ok(());
                 }
-                self.begin(Step::Remove(path.clone()));
+                self.begin(Act::Remove(path.clone()));
                 self.client.unlink(dir, name, directory).await?;
                 self.end();
             }
             7..9 => self.rename(&path).await?,
             9 => {
-                let Some(path) = self.pick(|_, thing| matches!(thing, Thing::Directory { .. })) else {
+                let Some(path) = self.pick(|_, thing| thing.is_directory()) else {
                     return Ok(());
                 };
                 let (dir, name) = self.resolve(&path).await?;
                 let ino = self.client.lookup(dir, name).await?.ino;
                 let mode = self.random.below(0o4000) as u16;
-                self.begin(Step::Mode(path.clone(), mode));
+                self.begin(Act::Mode(path.clone(), mode));
                 self.client.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
                 self.end();
             }
             10 => self.look().await?,
+            12 => {
+                let file = self.pick(|_, thing| matches!(thing, Thing::File { .. }));
+                let Some(file) = file.filter(|_| self.thing(&path).is_none()) else { return Ok(()) };
+                let (dir, name) = self.resolve(&file).await?;
+                let ino = self.client.lookup(dir, name).await?.ino;
+                let (dir, name) = self.resolve(&path).await?;
+                self.begin(Act::Link(file, path.clone()));
+                self.client.link(ino, dir, name).await?;
+                self.end();
+            }
+            11 => {
+                let Some(path) = self.pick(|_, thing| !matches!(thing, Thing::Link { .. })) else {
+                    return Ok(());
+                };
+                let (dir, name) = self.resolve(&path).await?;
+                let ino = self.client.lookup(dir, name).await?.ino;
+                let value = self.random.next();
+                self.begin(Act::Value(path, value));
+                self.client.setxattr(ino, VALUE, &value.to_le_bytes(), false, false).await?;
+                self.end();
+            }
             _ => self.sync().await?,
         }
         Ok(())
@@ -443,17 +428,17 @@ impl Program {
     async fn rename(&mut self, from: &str) -> Result<(), Errno> {
         let to = self.place();
         let Some(thing) = self.thing(from) else { return Ok(()) };
-        let directory = matches!(thing, Thing::Directory { .. });
+        let directory = thing.is_directory();
         let fits = match self.thing(&to) {
             None => true,
-            Some(replaced) => !directory && !matches!(replaced, Thing::Directory { .. }),
+            Some(replaced) => !directory && !replaced.is_directory(),
         };
-        if to == from || inside(from, &to) || !fits {
+        if to == from || inside(from, &to) || !fits || self.are_one(from, &to) {
             return Ok(());
         }
         let (dir, name) = self.resolve(from).await?;
         let (new_dir, new_name) = self.resolve(&to).await?;
-        self.begin(Step::Move(from.into(), to.clone()));
+        self.begin(Act::Move(from.into(), to.clone()));
         self.client.rename(dir, name, new_dir, new_name, false, false).await?;
         self.end();
         Ok(())
@@ -464,7 +449,7 @@ impl Program {
         let path = self.place();
         let (dir, name) = self.resolve(&path).await?;
         let found = match self.client.lookup(dir, name).await {
-            Ok(attr) => Some(look(&self.client, attr.ino).await?),
+            Ok(attr) => Some(look(&self.client, &attr).await?),
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
@@ -484,7 +469,7 @@ impl Program {
         let answered = self.ledger.answered();
         self.client.fsync(ino, false).await?;
         self.ledger.must_be_there(&answered);
-        self.begin(Step::Settle(path));
+        self.begin(Act::Settle(path));
         self.end();
         let mut all = self.ledger.done();
         let own = &mut all[self.number];

@@ -35,6 +35,7 @@ use wire::{
 
 use super::{
     disk::Kept,
+    held::Held,
     server::{Life, Node},
     world::{self, Process},
 };
@@ -78,6 +79,18 @@ pub enum Without {
     Numbers,
     /// Who looks where another one makes names ahead does not wait until they are told.
     Entered,
+    /// Names made ahead count as told before they are. Whatever is asked waits for them: the measure for those that follow.
+    Told,
+    /// A question about an inode does not wait for what was made ahead.
+    Waiting,
+    /// It does not wait for what was done in a directory that it is about,
+    Directories,
+    /// or was moved into it,
+    Target,
+    /// nor for the move to a name that led to what it is about.
+    Replaced,
+    /// It waits until the oldest is told, in place of what concerns it.
+    Entry,
 }
 
 /// A process that others may not reach: 0 to 98 are clients, 99 the manager where it deletes, 100 and more the nodes.
@@ -133,6 +146,8 @@ pub struct Cluster {
     ahead: bool,
     /// The inode numbers that were granted first.
     granted: Mutex<Option<MgrReply>>,
+    /// Names made ahead that are held back.
+    pub held: tokio::sync::Mutex<Held>,
     /// All that happened, in order, or else the mishaps alone.
     pub trace: Mutex<Vec<String>>,
     whole: bool,
@@ -194,6 +209,7 @@ impl Cluster {
             making: Mutex::default(),
             ahead,
             granted: Mutex::default(),
+            held: tokio::sync::Mutex::default(),
             trace: Mutex::default(),
             whole: whole || tracing::enabled!(tracing::Level::INFO),
         });
@@ -229,6 +245,11 @@ impl Cluster {
         let started = Manager::on_store(Arc::new(kept.clone()), Path::new("simulated")).unwrap();
         started.delete_by(Remover { cluster: self.clone(), life: self.kills.load(SeqCst) });
         *self.manager.lock().unwrap() = Some((started, process));
+    }
+
+    /// The manager, if there is one.
+    pub fn manager(&self) -> Option<(Manager, Process)> {
+        self.manager.lock().unwrap().clone()
     }
 
     /// The map as the manager knows it; none while there is no manager.
@@ -314,6 +335,12 @@ impl Cluster {
     /// A client, and its process.
     pub async fn mount(self: &Arc<Cluster>, who: Who) -> Result<(Client, Process), MountError> {
         let way = Arc::new(Way { cluster: self.clone(), who });
+        // Of a small cache much is forgotten, and asked for again while names are not told.
+        let files_to_cache_max = match self.ahead.then(|| self.below(3)) {
+            None | Some(0) => Tunables::default().files_to_cache_max,
+            Some(1) => 12,
+            Some(_) => 4,
+        };
         let config = ClientConfig {
             managers: stripe::Managers::at(&[]),
             fs: "fs1".into(),
@@ -325,6 +352,7 @@ impl Cluster {
                 record_window: 2,
                 record_runs_max: 1,
                 names_ahead: self.ahead,
+                files_to_cache_max,
                 ..Tunables::default()
             },
         };
@@ -416,11 +444,14 @@ impl Cluster {
             let mut wanted = self.wanted.lock().unwrap();
             tokens.iter().for_each(|token| _ = wanted.remove(&(session, token.ino)));
         }
+        let held_back = self.hold_back(caller, &request).await;
         if self.without == Without::Entered {
             self.enter(&manager, caller, &request).await;
         }
         let at = manager.clone();
-        let mut reply = if let Some(early) = self.early(&mut request) {
+        let mut reply = if let Some(held_back) = held_back {
+            held_back
+        } else if let Some(early) = self.early(&mut request) {
             process.spawn(async move {
                 sleep(Duration::from_secs(2)).await;
                 at.handle(caller, request).await
