@@ -12,7 +12,7 @@ use crate::{caching::Caching, error::MountError, sys, uring};
 pub enum Transport {
     /// By io_uring where the kernel has it and lets us, else by `/dev/fuse`.
     Auto,
-    /// By reads and writes of `/dev/fuse`. The default: what a server must be asked for is answered with one change of threads less
+    /// By reads and writes of `/dev/fuse`. The default of most mounts: what a server must be asked for is answered with one change of threads less
     /// than over io_uring, for one program at a time in half the time (docs/path.md).
     #[default]
     Classic,
