@@ -1,6 +1,6 @@
 //! Mounts an empty file system kept in memory, until it is unmounted (`umount DIR`) or told to end
 //! (SIGTERM, SIGINT). To try test scripts on the mount alone, without a cluster:
-//! `cargo run -p ropewalk-fuse --example memfs -- DIR`
+//! `cargo run -p ropewalk-fuse --example memfs -- DIR` (`ROPEWALK_FUSE_TRANSPORT=uring`: over io_uring)
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -18,7 +18,16 @@ async fn main() -> ExitCode {
         eprintln!("usage: memfs DIR");
         return ExitCode::from(2);
     };
-    let mount = match Mount::start(Arc::new(model::Model::new()), MountOptions::new(dir, "model")) {
+    let mut options = MountOptions::new(dir, "model");
+    match std::env::var("ROPEWALK_FUSE_TRANSPORT").map(|transport| transport.parse()) {
+        Ok(Ok(transport)) => options.transport = transport,
+        Ok(Err(bad)) => {
+            eprintln!("memfs: {bad}");
+            return ExitCode::from(2);
+        }
+        Err(_) => {}
+    }
+    let mount = match Mount::start(Arc::new(model::Model::new()), options) {
         Ok(mount) => mount,
         Err(error) => {
             eprintln!("memfs: {error}");

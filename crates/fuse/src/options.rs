@@ -20,6 +20,20 @@ pub enum Transport {
     Uring,
 }
 
+/// With more CPUs than that the rings' queues would map more than 1 GiB.
+const QUICK_CPUS_MAX: usize = 64;
+
+impl Transport {
+    /// For a mount most of whose requests are answered at once: io_uring where it can be had and takes little, else `/dev/fuse`. It switches
+    /// the kernel's parameter `enable_uring` on where we may.
+    pub fn of_quick_answers() -> Transport {
+        match crate::tune::possible_cpus() {
+            Some(1..=QUICK_CPUS_MAX) => Transport::Auto,
+            _ => Transport::Classic,
+        }
+    }
+}
+
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -119,7 +119,7 @@ pub struct Mount {
     #[arg(long)]
     pub no_atime: bool,
     /// How requests come from the kernel: classic (/dev/fuse), uring, auto (io_uring where it can be had) [default: classic; with --names
-    /// ahead auto]
+    /// ahead auto, up to 64 CPUs]
     #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT")]
     pub fuse_transport: Option<fuse::Transport>,
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
@@ -134,8 +134,8 @@ impl Mount {
     /// How requests come. What is answered at once, as most is with names made ahead, comes by io_uring on the program's own CPU; what a
     /// server must be asked for by `/dev/fuse` with one change of threads less (docs/path.md).
     pub fn transport(&self) -> fuse::Transport {
-        self.fuse_transport.unwrap_or(match self.names {
-            Names::Ahead => fuse::Transport::Auto,
+        self.fuse_transport.unwrap_or_else(|| match self.names {
+            Names::Ahead => fuse::Transport::of_quick_answers(),
             Names::Durable => fuse::Transport::Classic,
         })
     }

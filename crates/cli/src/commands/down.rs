@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::{control, mounts, pid_file, units},
+    process::{control, mounts, pid_file, presence, units},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -57,6 +57,8 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         output::line(format!("unmounted {}", mountpoint.display()));
     }
     for name in dir.process_names() {
+        // Nobody is to start what was being restarted.
+        let _ = std::fs::remove_file(presence::restart_file(dir, &name)); // it is hardly ever there
         let Some(process) = pid_file::live(&dir.pid_file(&name)) else { continue };
         let pid = process.pid;
         units::end(pid);

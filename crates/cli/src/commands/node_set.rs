@@ -77,7 +77,9 @@ fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
     };
     put(&mut dir, &addrs)?;
     if let Err(error) = restart_node(&dir, &before.name, known.id) {
-        let was = before.addr;
+        // Where the file has the new ones already, an interrupted run has put them there.
+        let parsed = known.addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let was = if before.addr == addrs { Addrs::new(parsed).unwrap_or(before.addr) } else { before.addr };
         put(&mut dir, &was)?;
         super::up::start(&dir, false).with_context(|| {
             format!(

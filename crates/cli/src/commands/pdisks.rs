@@ -409,10 +409,17 @@ fn take_out(dir: &mut ClusterDir, map: &ClusterMap, pdisk: PdiskId) -> Result<()
     say(dir, &name)?;
     let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
     let asked = link::run(async { Link::new(dir)?.manager(&request).await });
-    if asked.as_ref().is_err_and(is_refused) {
-        say(dir, &None)?;
+    let Err(error) = asked else { return Ok(()) };
+    if !is_refused(&error) {
+        return Err(error);
     }
-    asked.map(drop)
+    // Asked twice, since the first answer was lost, it refuses what it has done.
+    let map = link::run(async { Ok(Link::new(dir)?.cluster().await?.map) });
+    if map.is_ok_and(|map| map.pdisk(pdisk).is_none()) {
+        return Ok(());
+    }
+    say(dir, &None)?;
+    Err(error)
 }
 
 /// `ropewalk pdisk remove`.

@@ -43,8 +43,9 @@ fn make_durable(path: &Path, file: &File) -> Result<()> {
     };
     // Of pages that it could not write the kernel tells once: what failed now is not told to who syncs next.
     let ended = syncfs(file);
+    begun.and(ended).with_context(not_all)?;
     match synced {
-        Ok(_) => begun.and(ended).with_context(not_all),
+        Ok(_) => Ok(()),
         Err(Errno::ROFS) => {
             bail!("{place} is read-only here; what others write there is synced where they do")
         }

@@ -24,7 +24,7 @@ struct Member {
     name: String,
     /// `manager`, `server` or `client`.
     role: &'static str,
-    /// It has a session, or is the manager.
+    /// It has a session, or is a manager that answers.
     present: bool,
     /// Of the program; null: not known.
     version: Option<String>,
@@ -73,15 +73,20 @@ fn versions(report: VersionReport, managers: Vec<ManagerRow>) -> Versions {
         levels: build.map(|build| [build.levels.least, build.levels.greatest]),
         ready: present && build.is_some_and(|build| build.levels.contains(level_next)),
     };
-    // The only one has answered just now, also if it does not a second time.
-    let leads = |row: &ManagerRow| managers.len() == 1 || row.active == Some(true);
-    let first = managers.iter().find(|row| leads(row)).map_or("manager", |row| &row.name);
+    // Who leads has answered as `manager`. The only one does, also if it does not answer a second time; of several that are just changing
+    // over it may be any, so all of them count as others.
+    let mut leading = managers.iter().filter(|row| managers.len() == 1 || row.active == Some(true));
+    let leader = leading
+        .next()
+        .filter(|row| leading.next().is_none() && row.build.is_none_or(|build| build == manager));
+    let first = leader.map_or("manager", |row| &row.name);
     let first = member(first.to_owned(), Role::Manager, true, Some(manager));
-    let standbys = managers.iter().filter(|row| !leads(row)).map(|row| {
-        let standby = member(row.name.clone(), Role::Manager, row.active.is_some(), row.build);
-        // It follows the journal, and asks the active one for nothing.
-        Member { spoken: None, ..standby }
-    });
+    let standbys =
+        managers.iter().filter(|row| leader.is_none_or(|leader| leader.name != row.name)).map(|row| {
+            let standby = member(row.name.clone(), Role::Manager, row.active.is_some(), row.build);
+            // It follows the journal, and asks the active one for nothing.
+            Member { spoken: None, ..standby }
+        });
     let others = members.into_iter().map(|m| member(m.name, m.role, m.session.is_some(), m.build));
     Versions { level, level_next, members: [first].into_iter().chain(standbys).chain(others).collect() }
 }
@@ -150,8 +155,11 @@ pub fn finalize(dir: &Dir) -> Result<()> {
     let dir = dir.open()?;
     let (before, level) = link::run(async {
         let before = report(&dir).await?;
+        if before.level_next == before.level {
+            return Ok((before.level, before.level));
+        }
         let against = before.standbys_against();
-        if before.level_next > before.level && !against.is_empty() {
+        if !against.is_empty() {
             bail!("level {} is not for all: {}", before.level_next, against.join("; "));
         }
         Link::new(&dir)?.manager(&MgrRequest::Finalize).await?;

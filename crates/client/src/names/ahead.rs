@@ -124,7 +124,11 @@ impl Core {
             let changing = self.change_ahead(&[(parent, name)], &[]);
             let unused = match &inode {
                 Some(inode) => inode.lock().lose_last_name(directory, now, alone),
-                None => Some(Unused::Settled),
+                None => {
+                    // An answer that is under way says that it is there still.
+                    self.sharing.note_dropped(self.sharing.note_told());
+                    Some(Unused::Settled)
+                }
             };
             let Some(unused) = unused else {
                 changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
