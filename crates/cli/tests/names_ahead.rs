@@ -1,6 +1,6 @@
-//! Names made ahead of the manager on a real mount (docs/names-ahead.md): what is there after kills of the mount and of the
-//! manager in the middle of batches, judged by who knows what was made and removed in which order; and what a second mount sees that
-//! comes meanwhile. `ROPEWALK_SOAK=1` kills a hundred times each.
+//! Names made ahead of the manager on a real mount (docs/names-ahead.md): what is there after kills of the mount, of the
+//! manager and of servers, and after power cuts, in the middle of batches, judged by who knows what was made and removed in which order; and what a second mount sees that
+//! comes meanwhile. `ROPEWALK_SOAK=1`: a hundred times each.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -251,8 +251,8 @@ fn a_killed_mount_leaves_a_beginning_with_all_that_was_synced() {
     println!("{lost} names were lost, none of them durable");
 }
 
-#[test]
-fn the_manager_is_killed_in_the_middle_and_nothing_is_lost_or_made_twice() {
+/// Kills one process after the other while names are made, and then the mount.
+fn killed_in_the_middle(victim: impl Fn(u64) -> String) {
     let mounts = alone();
     let top = top(&mounts, "d");
     let (made, seed) = (Made::default(), seed());
@@ -260,8 +260,9 @@ fn the_manager_is_killed_in_the_middle_and_nothing_is_lost_or_made_twice() {
         let maker = scope.spawn(|| made.work(&top, &mut Random(seed)));
         for round in 1..=rounds() {
             until("names are made", || made.done.load(SeqCst) >= 500 * round || maker.is_finished());
-            mounts.cluster.kill(|name| name == "manager");
-            mounts.cluster.start_server("manager");
+            let victim = victim(round);
+            mounts.cluster.kill(|name| name == victim);
+            mounts.cluster.start_server(&victim);
         }
         made.stop.store(true, SeqCst);
         maker.join().unwrap().unwrap();
@@ -272,6 +273,45 @@ fn the_manager_is_killed_in_the_middle_and_nothing_is_lost_or_made_twice() {
     let _ = rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH);
     mount(&mounts);
     assert_eq!(made.check(&top), made.done.load(SeqCst));
+}
+
+#[test]
+fn the_manager_is_killed_in_the_middle_and_nothing_is_lost_or_made_twice() {
+    killed_in_the_middle(|_| "manager".to_owned());
+}
+
+#[test]
+fn servers_are_killed_in_the_middle_and_nothing_is_lost() {
+    killed_in_the_middle(|round| format!("n{}", round % 3 + 1));
+}
+
+/// Power goes everywhere at once. The pdisks' disks keep in memory what was not flushed, and lose it but for a tenth; what the manager has
+/// written stays, since it is only killed (its store's power cuts: `manager/src/store`).
+#[test]
+fn a_power_cut_leaves_a_beginning_with_all_that_was_synced() {
+    let cluster = Mounts::memory();
+    cluster.start();
+    cluster.down();
+    cluster.set_env("ROPEWALK_PDISK_FAULT", "volatile leak=0.1");
+    let mounts = Mounts::over(cluster, 1);
+    let mut random = Random(seed());
+    for round in 0..rounds() {
+        ok(&["umount", mounts.all[0].to_str().unwrap()]);
+        mount(&mounts);
+        let top = top(&mounts, &format!("round{round}"));
+        let (made, most) = (Made::default(), 100 + random.below(1500));
+        let mut its = Random(random.next());
+        thread::scope(|scope| {
+            let maker = scope.spawn(|| made.work(&top, &mut its));
+            until("names are made", || made.done.load(SeqCst) >= most || maker.is_finished());
+            mounts.cluster.kill(|_| true);
+            assert!(maker.join().unwrap().is_err(), "the mount is gone");
+        });
+        let _ = rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH);
+        mounts.cluster.start();
+        let found = made.check(&top);
+        println!("round {round}: {found} of {} are there", made.done.load(SeqCst));
+    }
 }
 
 #[test]
