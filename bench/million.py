@@ -3,7 +3,7 @@
 the time from killing the manager to the next operation, and `ropewalk manager dump` and `restore` of it, beside a copy of
 the dump as the raw ceiling. Nothing is removed one by one: the cluster goes as a whole. Needs root.
 
-usage: bench/million.py [--entries N] [--dir DIR]
+usage: bench/million.py [--entries N] [--dir DIR] [--names durable|ahead]
 example: bench/million.py --entries 100000
 """
 import argparse
@@ -43,6 +43,11 @@ def measure(system, entries):
         took, lines = listed(directory, options)
         assert lines == entries + extra, f"{lines} lines"
         show(f"ls {options}, s", took)
+    metadata.drop_names()
+    began = time.monotonic()
+    files = subprocess.run("find . -type f | wc -l", shell=True, cwd=directory, check=True, stdout=subprocess.PIPE).stdout
+    assert int(files) == entries, files
+    show("find . -type f | wc -l, s", time.monotonic() - began)
     show("manager's memory then, MB", systems.resident(system.servers()) / 1e6)
     for row, value in metadata.first_operation(system).items():
         show(row, value)
@@ -69,6 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", default="/var/tmp/ropewalk-million", help="an empty or new directory [%(default)s]")
     parser.add_argument("--entries", type=int, default=1_000_000, help="[%(default)s]")
+    parser.add_argument("--names", choices=["durable", "ahead"], default="durable", help="how the mount makes them [%(default)s]")
     args = parser.parse_args()
     os.makedirs(args.dir, exist_ok=True)
     if os.listdir(args.dir):
@@ -77,7 +83,7 @@ def main():
         parser.error(systems.Ropewalk.missing)
     # Ended by a signal: what was started is stopped all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    system = systems.Ropewalk(args.dir, 1)
+    system = systems.Ropewalk(args.dir, 1, names=args.names)
     try:
         system.start()
         measure(system, args.entries)
