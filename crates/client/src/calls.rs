@@ -340,9 +340,11 @@ impl Calls {
         }
     }
 
-    /// Returns when one more can be made ahead of the manager: it is told of less than a program makes. If not, it is made there.
+    /// Returns when the log has room for one more, or will not get any in time: what finds none is done at the manager.
     pub async fn room_ahead(&self) {
-        let _ = self.within_patience(self.ahead.room()).await;
+        if !self.ahead.has_room() {
+            let _ = self.within_patience(self.ahead.room()).await;
+        }
     }
 
     /// Returns when the manager knows what made one inode.

@@ -58,7 +58,8 @@ impl Untold {
         self.queue.push_back((made, change));
     }
 
-    fn is_full(&self) -> bool {
+    /// Whether nothing more can be appended now.
+    pub fn is_full(&self) -> bool {
         self.closed || self.queue.len() >= UNTOLD_MAX
     }
 

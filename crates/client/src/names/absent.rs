@@ -75,7 +75,8 @@ impl Core {
     pub fn surely_no_directory(&self, dir: InodeNo, name: &[u8]) -> bool {
         let Some(inode) = self.inode_known(dir) else { return false };
         let state = inode.lock();
-        state.names.all.as_ref().is_some_and(|names| names.leads_to_no_directory(name))
+        let names = state.names.all.as_ref().filter(|names| self.sharing.same_claim(names.claim()));
+        names.is_some_and(|names| names.leads_to_no_directory(name))
     }
 
     /// Whether a directory has certainly no name.

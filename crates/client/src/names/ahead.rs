@@ -30,8 +30,8 @@ use crate::{
     },
 };
 
-/// Inode numbers asked for at once. The next are asked for when all before is told, so for few there are many rests; a store that is nearly
-/// full has room for all that were granted.
+/// Inode numbers asked for at once. The next are asked for when all before is told, so with few at a time a program rests often; a store
+/// that is nearly full refuses none that was granted, so they are not many more.
 const NUMBERS: u32 = 16_384;
 /// What a directory shows as its size, bytes.
 const DIRECTORY_SIZE: u64 = 4096;
