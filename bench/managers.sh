@@ -23,6 +23,7 @@ for built in "$RW" "$RAW"; do
     { echo "$built: cargo build --release --workspace --bin ropewalk --example etcd_transactions, or name another with RW, RAW" >&2; exit 1; }
 done
 RW=$(realpath "$RW") AT=$(mktemp -d "${DATA:-/var/tmp}/ropewalk-managers.XXXXXX")
+export ROPEWALK_NAMES=${ROPEWALK_NAMES:-durable}
 . bench/etcd.sh
 . bench/copy.sh
 end() {

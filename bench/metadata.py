@@ -2,7 +2,7 @@
 """Names and small files: Ropewalk, GlusterFS, MooseFS, a local directory (the raw ceiling) and a pass-through mount over memory (the
 ceiling of FUSE) in one run, on this machine; with `--rounds N` all in turn, N times, and medians.
 
-create, stat, readdir, unlink of 4 KiB files (Ropewalk twice: `--names durable` and `--names ahead`), each worker a process with a directory that
+create, stat, readdir, unlink of 4 KiB files (Ropewalk twice: with `--names durable`, and as mounts are by default), each worker a process with a directory that
 its mount has made, on one mount and on two; empty files made and removed, and many held open, by one process; a source tree unpacked, copied, cloned,
 copied by rsync twice, looked through and removed, a tree like npm's, of many small directories; `ls -l` and `find` of large directories; what a million
 inodes cost the server in memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir,
@@ -377,7 +377,7 @@ def main():
     if os.listdir(args.dir):
         parser.error(f"{args.dir} is not empty")
     wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.PassThrough, [])]
-    wanted += [(systems.Ropewalk, [args.code]), (systems.Ropewalk, [args.code, "ahead"])]
+    wanted += [(systems.Ropewalk, [args.code, "durable"]), (systems.Ropewalk, [args.code])]
     for peer in filter(None, args.peers.split(",")):
         wanted.append((systems.Moose, []) if peer == "moosefs" else (systems.Gluster, [peer]))
     for kind in {kind for kind, _ in wanted if kind.missing}:

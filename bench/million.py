@@ -3,7 +3,7 @@
 the time from killing the manager to the next operation, and `ropewalk manager dump` and `restore` of it, beside a copy of
 the dump as the raw ceiling. Nothing is removed one by one: the cluster goes as a whole. Needs root.
 
-usage: bench/million.py [--entries N] [--dir DIR] [--names durable|ahead]
+usage: bench/million.py [--entries N] [--dir DIR] [--names ahead|durable]
 example: bench/million.py --entries 100000
 """
 import argparse
@@ -74,7 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", default="/var/tmp/ropewalk-million", help="an empty or new directory [%(default)s]")
     parser.add_argument("--entries", type=int, default=1_000_000, help="[%(default)s]")
-    parser.add_argument("--names", choices=["durable", "ahead"], default="durable", help="how the mount makes them [%(default)s]")
+    parser.add_argument("--names", choices=["ahead", "durable"], default="ahead", help="how the mount makes them [%(default)s]")
     args = parser.parse_args()
     os.makedirs(args.dir, exist_ok=True)
     if os.listdir(args.dir):

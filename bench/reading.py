@@ -169,7 +169,7 @@ def main():
     # Ended by a signal: what was started is stopped all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     resource.setrlimit(resource.RLIMIT_NOFILE, (args.entries + 100, max(args.entries + 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
-    system, local = systems.Ropewalk(args.dir, max(args.mounts), names="ahead"), systems.Local(args.dir, 1)
+    system, local = systems.Ropewalk(args.dir, max(args.mounts)), systems.Local(args.dir, 1)
     try:
         local.start()
         make(local.mounts[0], args.entries)

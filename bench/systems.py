@@ -130,11 +130,11 @@ class Ropewalk:
     missing = None if os.access(binary, os.X_OK) else f"{binary} is not built (make build)"
     sync = [binary, "sync"]
 
-    def __init__(self, base, mounts, code="4+2p", names="durable"):
-        self.name = f"ropewalk {code}" + (f" names={names}" if names != "durable" else "")
+    def __init__(self, base, mounts, code="4+2p", names="ahead"):
+        self.name = f"ropewalk {code}" + (f" names={names}" if names != "ahead" else "")
         durable = {"durable": "when the call returns", "ahead": "with fsync, else within a second"}[names]
         self.durability = f"names durable {durable}; data and attributes with fsync, else within seconds"
-        self.options = [] if names == "durable" else ["--names", names]
+        self.options = ["--names", names]
         self.base, self.code = os.path.join(base, "ropewalk"), code
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
 

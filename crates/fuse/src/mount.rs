@@ -93,7 +93,7 @@ impl<C: Calls> Mount<C> {
         let runtime = runtime::Handle::current();
         let path = prepare(&options)?;
         let max_write = options.max_request.min(tune::raise_request_limit(options.max_request)).max(4096);
-        if options.transport != Transport::Classic {
+        if options.transport.tries_uring() {
             // What the kernel offers is decided when it mounts. Without it the rings say why not.
             tune::allow_uring();
         }
@@ -263,7 +263,7 @@ impl<C: Calls> Mount<C> {
 
 /// Rings for the mount; `None` where they are not wanted, or not to be had and not insisted on.
 fn prepare_rings(channel: &Channel, max_write: u32, options: &MountOptions) -> io::Result<Option<Rings>> {
-    if options.transport == Transport::Classic {
+    if !options.transport.tries_uring() {
         return Ok(None);
     }
     match Rings::prepare(channel.file(), max_write, options.ring_depth) {

@@ -5,31 +5,31 @@ use std::{path::PathBuf, thread};
 use base::InodeNo;
 use wire::credentials::Squash;
 
-use crate::{caching::Caching, error::MountError, sys, uring};
+use crate::{caching::Caching, error::MountError, sys, tune, uring};
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
-    /// By io_uring where the kernel has it and lets us, else by `/dev/fuse`.
-    Auto,
-    /// By reads and writes of `/dev/fuse`. The default of most mounts: what a server must be asked for is answered with one change of threads less
-    /// than over io_uring, for one program at a time in half the time (docs/path.md).
+    /// By io_uring where the kernel has it and lets us, on machines of up to 64 CPUs; else by `/dev/fuse`. What is at hand is answered on the
+    /// program's own CPU, so names and attributes take half the time; what a server must be asked for is about as fast either way (docs/path.md).
     #[default]
+    Auto,
+    /// By reads and writes of `/dev/fuse`.
     Classic,
     /// By io_uring; mounting fails without it.
     Uring,
 }
 
 /// With more CPUs than that the rings' queues would map more than 1 GiB.
-const QUICK_CPUS_MAX: usize = 64;
+const AUTO_CPUS_MAX: usize = 64;
 
 impl Transport {
-    /// For a mount most of whose requests are answered at once: io_uring where it can be had and takes little, else `/dev/fuse`. It switches
-    /// the kernel's parameter `enable_uring` on where we may.
-    pub fn of_quick_answers() -> Transport {
-        match crate::tune::possible_cpus() {
-            Some(1..=QUICK_CPUS_MAX) => Transport::Auto,
-            _ => Transport::Classic,
+    /// Whether io_uring is to be tried. It switches the kernel's parameter `enable_uring` on where we may.
+    pub(crate) fn tries_uring(self) -> bool {
+        match self {
+            Transport::Auto => matches!(tune::possible_cpus(), Some(1..=AUTO_CPUS_MAX)),
+            Transport::Classic => false,
+            Transport::Uring => true,
         }
     }
 }
@@ -136,8 +136,7 @@ impl MountOptions {
     pub fn memory_max(&self) -> u64 {
         let buffers = self.threads + self.write_buffers_max;
         let classic = buffers as u64 * (u64::from(self.max_request) + 8192);
-        let rings = self.transport != Transport::Classic;
-        classic + if rings { uring::memory_max(self.max_request) } else { 0 }
+        classic + if self.transport.tries_uring() { uring::memory_max(self.max_request) } else { 0 }
     }
 
     /// Whether the kernel checks permissions: it does not know whom the programs act as where all act as one.

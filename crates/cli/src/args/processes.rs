@@ -118,37 +118,25 @@ pub struct Mount {
     /// Reading does not change access times
     #[arg(long)]
     pub no_atime: bool,
-    /// How requests come from the kernel: classic (/dev/fuse), uring, auto (io_uring where it can be had) [default: classic; with --names
-    /// ahead auto, up to 64 CPUs]
-    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT")]
-    pub fuse_transport: Option<fuse::Transport>,
+    /// How requests come from the kernel: classic (/dev/fuse), uring, auto (io_uring where it can be had, up to 64 CPUs)
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value_t)]
+    pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
     /// When a new file's or directory's name is durable
-    #[arg(long, env = "ROPEWALK_NAMES", value_enum, default_value_t = Names::Durable)]
+    #[arg(long, env = "ROPEWALK_NAMES", value_enum, default_value_t)]
     pub names: Names,
-}
-
-impl Mount {
-    /// How requests come. What is answered at once, as most is with names made ahead, comes by io_uring on the program's own CPU; what a
-    /// server must be asked for by `/dev/fuse` with one change of threads less (docs/path.md).
-    pub fn transport(&self) -> fuse::Transport {
-        self.fuse_transport.unwrap_or_else(|| match self.names {
-            Names::Ahead => fuse::Transport::of_quick_answers(),
-            Names::Durable => fuse::Transport::Classic,
-        })
-    }
 }
 
 /// When a name that was made is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Names {
-    /// When the call returns
+    /// With fsync of it or its directory, or within a second, as on a local file system
     #[default]
-    Durable,
-    /// With fsync, or within a second: faster where a mount is alone, or in directories of its own
     Ahead,
+    /// When the call returns
+    Durable,
 }
 
 #[derive(Args)]

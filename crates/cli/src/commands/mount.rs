@@ -85,7 +85,7 @@ impl Way {
             read_only: args.read_only,
             no_exec: args.no_exec,
             no_atime: args.no_atime,
-            transport: args.fuse_transport,
+            transport: Some(args.fuse_transport),
             metrics: args.metrics,
             names: Some(args.names),
         }

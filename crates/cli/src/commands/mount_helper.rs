@@ -82,7 +82,7 @@ fn asked(args: &MountHelper) -> Result<args::Mount> {
         read_only: false,
         no_exec: false,
         no_atime: false,
-        fuse_transport: None,
+        fuse_transport: fuse::Transport::default(),
         metrics: None,
         names: args::Names::default(),
     };
@@ -99,7 +99,7 @@ fn asked(args: &MountHelper) -> Result<args::Mount> {
                 bail!("option {option:?}: the cluster's directory, from the root: dir={DEFAULT_DIR}")
             }
             ("fuse_transport", Some(how)) => {
-                asked.fuse_transport = Some(how.parse().map_err(anyhow::Error::msg).with_context(wrong)?);
+                asked.fuse_transport = how.parse().map_err(anyhow::Error::msg).with_context(wrong)?;
             }
             ("metrics", Some(addr)) => asked.metrics = Some(addr.parse().with_context(wrong)?),
             ("names", Some("durable")) => asked.names = args::Names::Durable,

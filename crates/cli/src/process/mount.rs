@@ -68,7 +68,7 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             root: client.session().root,
             no_exec: args.no_exec,
             no_atime: args.no_atime,
-            transport: args.transport(),
+            transport: args.fuse_transport,
             ..fuse::MountOptions::new(mountpoint, fs_name)
         };
         let _ = running.requests_memory.set(options.memory_max()); // once
