@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use super::hint::Hints;
+use super::{hint::Hints, recent::Recent};
 
 /// See the file's head.
 #[derive(Default)]
@@ -13,4 +13,6 @@ pub(crate) struct NameCaches {
     pub kept: Arc<AtomicUsize>,
     /// What names led to when the kernel asked last.
     pub hints: Hints,
+    /// Directories that were listed just now.
+    pub recent: Recent,
 }

@@ -92,7 +92,10 @@ impl Core {
     }
 
     /// What was listed is kept, if there is room. `end`: nothing follows.
-    pub fn listed(&self, listed: Listed, entries: &[DirEntry], end: bool) {
+    pub fn listed(&self, listed: Listed, entries: &[DirEntry], end: bool, parent: InodeNo) {
+        if listed.from == 0 && end {
+            self.names.recent.note(&listed.inode, listed.position, entries, parent);
+        }
         let mut state = listed.inode.lock();
         if state.names.kept.is_at(listed.position) && state.keeps() {
             state.names.kept.list(&self.names.kept, listed.from, entries, end);

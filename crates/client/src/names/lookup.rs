@@ -143,11 +143,14 @@ impl Core {
         plus: bool,
     ) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
+        if let Some(listing) = self.listed_just_now(ino, cookie, limit, plus) {
+            return Ok(listing);
+        }
         let asked = self.sharing.now();
         let listed = self.before_listing(ino, cookie);
         match self.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
-                listed.into_iter().for_each(|listed| self.listed(listed, &entries, end));
+                listed.into_iter().for_each(|listed| self.listed(listed, &entries, end, parent));
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
                     entry.attr = entry.attr.take().and_then(|attr| self.seen_attr(attr, asked));
@@ -156,6 +159,36 @@ impl Core {
             }
             other => Err(unexpected("ReadDir", &other)),
         }
+    }
+
+    /// What the manager would answer to the same question, if that is known.
+    pub(super) fn listed_just_now(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        limit: u32,
+        plus: bool,
+    ) -> Option<Listing> {
+        let dir = self.inode_known(ino).filter(|_| self.uses_names())?;
+        let (entries, parent) = {
+            let state = dir.lock();
+            let position = state.keeps().then(|| state.names.kept.position())?;
+            self.names.recent.of(&dir, position)?
+        };
+        let rest = &entries[entries.partition_point(|entry| entry.cookie <= cookie)..];
+        let page = &rest[..rest.len().min(limit as usize)];
+        let known = |entry: &DirEntry| {
+            let attr = if plus { Some(self.attr_at_hand(entry.ino)?) } else { None };
+            Some(DirEntry { name: entry.name.clone(), attr, ..*entry })
+        };
+        let entries = page.iter().map(known).collect::<Option<Vec<_>>>()?;
+        Some(Listing { entries, end: page.len() == rest.len(), parent })
+    }
+
+    fn attr_at_hand(&self, ino: InodeNo) -> Option<Attr> {
+        let inode = self.inode_known(ino)?;
+        let state = inode.lock();
+        (self.has_attr(&state) && !state.gone).then(|| state.visible())
     }
 }
 

@@ -10,5 +10,6 @@ mod edit;
 pub(crate) mod hint;
 pub(crate) mod kept;
 pub(crate) mod lookup;
+pub(crate) mod recent;
 mod storm;
 pub(crate) mod worth;

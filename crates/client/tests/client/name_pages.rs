@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::support::{World, small, until};
 use base::InodeNo;
-use client::{Client, Errno};
+use client::{Client, Errno, SetAttrs};
 use wire::mgr::{FileKind, MgrRequest};
 
 const FILES: u64 = 100;
@@ -92,4 +92,54 @@ async fn a_page_that_arrives_late_is_not_believed() {
             assert_eq!(client.lookup(InodeNo::ROOT, &name(at)).await.unwrap().ino, inos[at as usize]);
         }
     }
+}
+
+#[tokio::test]
+async fn a_listing_is_asked_for_once_until_a_name_changes() {
+    let mut world = World::new(2, 1);
+    let (client, inos) = anew(&mut world).await;
+    *world.manager.which.lock().unwrap() = |request| matches!(request, MgrRequest::ReadDir { .. });
+    let asked = || world.manager.kept_back.load(SeqCst);
+    let list = async |cookie, limit| client.readdir(InodeNo::ROOT, cookie, limit, true).await.unwrap();
+    let whole = list(0, 4096).await;
+    assert!((whole.entries.len(), whole.end, asked()) == (100, true, 1), "{} questions", asked());
+    let (some, rest) = (list(0, 10).await, list(whole.entries[9].cookie, 4096).await);
+    assert!(!some.end && some.entries == whole.entries[..10]);
+    assert!(rest.end && rest.entries == whole.entries[10..] && rest.parent == whole.parent);
+    let nothing = list(whole.entries[99].cookie, 4096).await;
+    assert!((nothing.entries.len(), nothing.end, asked()) == (0, true, 1), "{} questions", asked());
+
+    let set = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+    client.setattr(inos[5], set).await.unwrap();
+    let changed = list(0, 4096).await;
+    let mode =
+        changed.entries.iter().find(|entry| entry.ino == inos[5]).and_then(|entry| entry.attr.as_ref());
+    assert!(mode.unwrap().mode & 0o777 == 0o600 && asked() == 1, "attributes are those of now");
+
+    client.unlink(InodeNo::ROOT, &name(2), false).await.unwrap();
+    let fewer = list(0, 4096).await;
+    assert!(fewer.entries.len() == 99 && asked() == 2 && fewer.entries.iter().all(|e| e.name != name(2)));
+    make(&client, b"new").await;
+    assert_eq!((list(0, 4096).await.entries.len(), asked()), (100, 3));
+    client.rename(InodeNo::ROOT, b"new", InodeNo::ROOT, b"newer", false, false).await.unwrap();
+    assert!(list(0, 4096).await.entries.iter().any(|entry| entry.name == b"newer") && asked() == 4);
+}
+
+/// One that was on its way while a name was changed shows what was before or after; who asks next sees what is.
+#[tokio::test]
+async fn a_listing_that_arrives_late_is_not_kept() {
+    let mut world = World::new(2, 1);
+    let (client, _) = anew(&mut world).await;
+    *world.manager.which.lock().unwrap() = |request| matches!(request, MgrRequest::ReadDir { .. });
+    let page = world.manager.on_their_way.write().await;
+    let listing = tokio::spawn({
+        let client = client.clone();
+        async move { client.readdir(InodeNo::ROOT, 0, 4096, true).await.unwrap() }
+    });
+    until("a listing is on its way", || world.manager.kept_back.load(SeqCst) > 0).await;
+    client.unlink(InodeNo::ROOT, &name(2), false).await.unwrap();
+    drop(page);
+    listing.await.unwrap();
+    let now = client.readdir(InodeNo::ROOT, 0, 4096, true).await.unwrap();
+    assert!(now.entries.len() == 99 && now.entries.iter().all(|entry| entry.name != name(2)));
 }
