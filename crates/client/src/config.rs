@@ -41,7 +41,7 @@ pub struct Tunables {
     pub writebehind_threshold: u64,
     /// Inodes kept in memory beyond those in use.
     pub files_to_cache_max: u32,
-    /// Open files at once: sixteen for each file that may be kept, 65,536 at least.
+    /// Open files at once: four for each file that may be kept, 65,536 at least.
     pub handles_max: u32,
     /// Every wait ends after this time without progress.
     pub deadline: Duration,
@@ -219,7 +219,7 @@ pub(crate) const FILE_BYTES: u64 = 3 << 10;
 /// Memory of an open file, its inode included.
 pub(crate) const HANDLE_BYTES: u64 = FILE_BYTES + (1 << 10);
 /// Open files for each file that may be kept, and at least.
-const HANDLES: (u32, u32) = (16, 64 << 10);
+const HANDLES: (u32, u32) = (4, 64 << 10);
 /// Names kept, and those of directories of which all are known: [`crate::names::directory`], [`crate::names::all`].
 const NAMES_BYTES: u64 = 64 * MIB;
 const PROCESS_BYTES: u64 = 64 * MIB;

@@ -237,7 +237,7 @@ tunables! {
     }
     /// Inodes a client keeps with their tokens after the files were closed; open files are not limited.
     max_files_to_cache = "maxFilesToCache": u32 {
-        default: 4000, range: 1..=100_000_000, unit: "files", scope: Node, change: Reopen
+        default: 20_000, range: 1..=100_000_000, unit: "files", scope: Node, change: Reopen
     }
     /// Every operation fails after this time without progress.
     operation_deadline = "operationDeadline": Duration {
