@@ -271,6 +271,49 @@ fn counting(mounts: &Mounts) {
 
 /// The manager is killed while locks are held and waited for: nobody else gets them, waiting goes on. Then a
 /// mount is killed: its locks go on to who waits, when it is fenced.
+/// A file that is locked, and so many processes on one CPU, of one queue of io_uring, that wait for it; then it is unlocked. How many did
+/// not get it.
+const CROWD: &str = "import fcntl, os, sys
+path, count = sys.argv[1], int(sys.argv[2])
+held = os.open(path, os.O_CREAT | os.O_RDWR)
+fcntl.flock(held, fcntl.LOCK_EX)
+os.sched_setaffinity(0, {0})
+for _ in range(count):
+    if os.fork() == 0:
+        try:
+            fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno)
+print('begun', flush=True)
+input()
+fcntl.flock(held, fcntl.LOCK_UN)
+print(sum(os.wait()[1] != 0 for _ in range(count)))";
+
+/// As many as a queue has entries to begin with, and more, wait for one lock: each gets it, and others are served meanwhile.
+#[test]
+fn a_crowd_waits_for_one_lock() {
+    let mounts = two_mounts();
+    let (path, count) = (mounts.at(1, "crowd"), 300);
+    let crowd = Command::new("python3")
+        .args(["-c", CROWD, path.to_str().unwrap(), &count.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut crowd = crowd.unwrap();
+    let mut lines = BufReader::new(crowd.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    until("all wait", || {
+        let locks = mounts.cluster.json(&["locks", "--waiting"]);
+        locks.as_array().unwrap().iter().filter(|row| row["waits"] == true).count() == count
+    });
+    fs::write(mounts.at(1, "beside"), vec![7; 1 << 20]).unwrap();
+    assert_eq!(fs::read(mounts.at(0, "beside")).unwrap(), vec![7; 1 << 20]);
+    crowd.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "0", "so many did not get it");
+    assert!(crowd.wait().unwrap().success());
+}
+
 #[test]
 fn locks_outlive_the_manager_and_die_with_their_mount() {
     let mounts = two_mounts();

@@ -22,7 +22,7 @@ pub struct Answered {
     sleeping: AtomicBool,
     event: File,
     thread: ThreadId,
-    /// Half of the entries may be held by those who wait for locks.
+    /// Half of the entries may be held by those who wait for locks; when they are, more are made.
     pub waits: Arc<Semaphore>,
 }
 

@@ -33,12 +33,16 @@ const WAKE: u64 = u64::MAX;
 const SQE_LEN_AT: usize = 24;
 /// Parts of an entry's memory that a registration names: headers, payload.
 const IOVECS: u32 = 2;
+/// Entries that a queue gets at a time where locks are waited for, and the most that it has with them.
+const MORE: usize = 32;
+const ENTRIES_MAX: usize = 1023;
 
 /// A ring with its entries, before it serves.
 pub struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     number: u16,
     device: File,
+    payload_len: usize,
     entries: Vec<Arc<Entry>>,
     shared: Arc<Answered>,
     registered: mpsc::Sender<io::Result<()>>,
@@ -53,12 +57,13 @@ impl Ring {
         payload_len: usize,
         registered: mpsc::Sender<io::Result<()>>,
     ) -> io::Result<Ring> {
-        let size = (depth as u32 + 1).next_power_of_two();
+        // One more for the eventfd. SQE and CQE of an entry take 160 bytes.
+        let size = (ENTRIES_MAX as u32 + 1).next_power_of_two();
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(size)?;
         let shared = Arc::new(Answered::new(depth)?);
         let entries = (0..depth as u32).map(|i| Entry::new(i, payload_len, shared.clone()));
         let entries = entries.collect::<io::Result<_>>()?;
-        Ok(Ring { ring, number, device, entries, shared, registered })
+        Ok(Ring { ring, number, device, payload_len, entries, shared, registered })
     }
 }
 
@@ -126,6 +131,7 @@ impl<C: Calls> Queue<C> {
                     self.leave(data, result, &mut last);
                 } else {
                     self.serve(data as usize);
+                    self.make_room_for_waits();
                 }
             }
         }
@@ -155,6 +161,29 @@ impl<C: Calls> Queue<C> {
             .collect();
         self.left -= refused.len();
         refused.first().map_or(Ok(()), |&(_, result)| Err(io::Error::from_raw_os_error(-result)))
+    }
+
+    /// Who waits for a lock holds an entry, whatever that takes, and half of them must stay for those who unlock. The payload of such a
+    /// request is empty, so that an entry more costs its headers, one page.
+    fn make_room_for_waits(&mut self) {
+        let begin = self.ring.entries.len();
+        if self.ring.shared.waits.available_permits() > 0 || begin + MORE > ENTRIES_MAX {
+            return;
+        }
+        for number in begin..begin + MORE {
+            let entry = match Entry::new(number as u32, self.ring.payload_len, self.ring.shared.clone()) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    tracing::warn!(queue = self.ring.number, %error, "no more room for those who wait for locks");
+                    return;
+                }
+            };
+            self.sinks.push(entry.clone());
+            self.ring.entries.push(entry);
+            self.left += 1;
+            self.push(number as u32, abi::URING_CMD_REGISTER, 0);
+            self.ring.shared.waits.add_permits(1);
+        }
     }
 
     fn commit(&mut self, number: u32) {
