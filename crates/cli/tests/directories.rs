@@ -16,7 +16,7 @@ use std::{
     thread,
 };
 
-use common::{Random, ok, processes::signal, seed};
+use common::{Random, ok, processes::signal, seed, until};
 use mounts::Mounts;
 use rustix::process::Signal;
 
@@ -52,6 +52,31 @@ fn a_name_costs_one_message() {
         }
         mounts.add();
     }
+}
+
+/// Of files that one mount makes and another looks at each keeps few, and gives back the tokens of all others.
+#[test]
+fn files_that_nobody_uses_are_given_back() {
+    const FILES: usize = 4000;
+    const KEPT: usize = 100;
+    let cluster = Mounts::memory();
+    let mut mounts = Mounts::over(cluster, 1);
+    let dir = mounts.cluster.dir();
+    ok(&["config", "set", &format!("maxFilesToCache={KEPT}"), "--dir", dir.to_str().unwrap()]);
+    ok(&["umount", mounts.all[0].to_str().unwrap()]);
+    let first = mounts.all.remove(0);
+    mounts.mount(&first);
+    mounts.all.push(first);
+    mounts.add();
+    let (made, seen) = (mounts.at(0, "many"), mounts.at(1, "many"));
+    fs::create_dir(&made).unwrap();
+    (0..FILES).for_each(|i| fs::write(made.join(i.to_string()), [7; 10]).unwrap());
+    (0..FILES).for_each(|i| assert_eq!(fs::read(seen.join(i.to_string())).unwrap(), [7; 10]));
+    until("what is not used is given back", || {
+        let clients = mounts.cluster.json(&["clients", "list"]);
+        let tokens = clients.as_array().unwrap().iter().map(|client| client["tokens"].as_u64().unwrap());
+        tokens.max().unwrap() < 4 * KEPT as u64
+    });
 }
 
 /// Two mounts make, look at, list, move and remove names at the same time, each in directories of its own: after the first

@@ -45,6 +45,7 @@ pub(crate) async fn run(core: Weak<Core>) {
             tokio::time::sleep(GATHER).await;
         }
         if sent == 0 && core.unsettled.is_empty() && core.orphans.is_empty() {
+            core.keep_few_inodes();
             // Nothing grows old: whoever brings the first, or ends the client, wakes this.
             let wake = core.unsettled.wake.clone();
             drop(core);

@@ -28,11 +28,25 @@ impl Core {
         let max = self.tunables.files_to_cache_max as usize;
         let make = || Inode::new(ino, self.pool.clone(), self.first_token(), self.tunables.record_runs_max);
         let (inode, holding) = self.table.entry(ino, max, &self.sharing, make);
-        for inode in holding {
-            let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
-            self.runtime.spawn(self.clone().give_back(token));
-        }
+        self.give_back_idle(holding);
         inode
+    }
+
+    /// Nothing is under way: no more inodes stay than are to be kept.
+    pub fn keep_few_inodes(self: &Arc<Core>) {
+        let max = self.tunables.files_to_cache_max as usize;
+        self.give_back_idle(self.table.settle_down(max, &self.sharing));
+    }
+
+    fn give_back_idle(self: &Arc<Core>, holding: Vec<Arc<Inode>>) {
+        for inode in holding {
+            let core = self.clone();
+            self.runtime.spawn(async move {
+                let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
+                core.clone().give_back(token).await;
+                core.table.given_back(inode, &core.sharing);
+            });
+        }
     }
 
     /// The entry of an inode, if there is one.
