@@ -28,6 +28,11 @@ impl BlockMeta {
     pub fn empty(k: usize) -> BlockMeta {
         BlockMeta { data: vec![Some(Version::ZERO); k], parity: Some(Version::ZERO), len: 0 }
     }
+    /// Whether, as far as is known, nothing is stored of it anywhere.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let never = |version: &Option<Version>| *version == Some(Version::ZERO);
+        self.data.iter().all(never) && self.parity.is_none_or(|version| version == Version::ZERO)
+    }
     /// Whether every version is known.
     pub fn is_complete(&self, k: usize) -> bool {
         self.data.len() == k && self.data.iter().all(Option::is_some) && self.parity.is_some()

@@ -301,6 +301,7 @@ impl Core {
             }
         }
         let dirty_end = dirty.last().map_or(0, |r| r.end());
+        let from_begin = dirty.first().is_some_and(|r| r.offset == 0) && dirty.len() == 1;
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),
             pool: job.pool,
@@ -310,6 +311,7 @@ impl Core {
             dirty,
             pieces,
             previous,
+            replaces: from_begin && dirty_end >= job.stored_to,
         };
         let next = || self.next_version(inode);
         self.blocks.write(write, &next).await.map_err(|error| self.block_error("write", inode, block, &error))

@@ -5,6 +5,7 @@ mod cached_reads;
 mod common;
 mod crash;
 mod degraded;
+mod given_up;
 mod hung;
 mod moves;
 mod small_overwrites;

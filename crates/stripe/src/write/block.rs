@@ -32,6 +32,8 @@ pub struct WriteStripe {
     pub pieces: Vec<(u32, Bytes)>,
     /// What is known of the block; `None` if it was not allocated.
     pub previous: Option<BlockMeta>,
+    /// All that counts of the block is in `dirty`: of what was there before nothing is wanted.
+    pub replaces: bool,
 }
 
 impl StripeIo {
@@ -91,6 +93,10 @@ impl StripeIo {
             Some(claimed) if claimed.is_complete(geometry.k()) => Some(claimed),
             Some(claimed) => {
                 let learnt = self.learn(stripe, write.pool).await?;
+                // The block is allocated, and nobody has anything of it: it is lost. What is not written now would be zeros.
+                if learnt.is_nothing() && !write.replaces {
+                    return Err(StripeError::Unavailable { stripe, faults: StripFaults::default() });
+                }
                 if len >= claimed.len {
                     len = len.max(learnt.len);
                 }

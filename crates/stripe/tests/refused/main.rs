@@ -49,5 +49,14 @@ fn view(states: &[PdiskState]) -> Arc<ClusterView> {
 fn unit(stripe: StripeId, version: Version) -> WriteStripe {
     let dirty = vec![Range { offset: 0, len: 4096 }];
     let pieces = vec![(0, vec![7; 4096].into())];
-    WriteStripe { stripe, pool: PoolId(1), version, len: 4096, dirty, pieces, previous: None }
+    WriteStripe {
+        stripe,
+        pool: PoolId(1),
+        version,
+        len: 4096,
+        dirty,
+        pieces,
+        previous: None,
+        replaces: false,
+    }
 }

@@ -516,6 +516,7 @@ impl Client {
             dirty: vec![Range { offset: 0, len: len.max(old) }],
             pieces: self.pieces(0, &bytes),
             previous: self.known(block),
+            replaces: true,
         };
         let meta = self.io.write(write).await.unwrap();
         self.metas.insert(block, meta);
@@ -549,6 +550,7 @@ impl Client {
             dirty,
             pieces,
             previous: self.known(block),
+            replaces: false,
         }
     }
 
