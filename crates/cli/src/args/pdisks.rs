@@ -23,8 +23,10 @@ pub enum Pdisk {
     )]
     Dump(PdiskDir),
     /// Give up a pdisk: what it holds is rebuilt on the others, from the other strips
-    #[command(after_help = "Example:\n  ropewalk pdisk fail --dir /data/rope n1p2")]
-    Fail(PdiskName),
+    #[command(after_help = "Examples:
+  ropewalk pdisk fail --dir /data/rope n1p2
+  ropewalk pdisk fail --dir /data/rope n1p2 --accept-loss      its machine has burnt, and no other has what it held")]
+    Fail(PdiskFail),
     /// Move everything off a pdisk; it serves until it is empty
     #[command(after_help = "Example:\n  ropewalk pdisk drain --dir /data/rope n1p2")]
     Drain(PdiskName),
@@ -68,9 +70,21 @@ pub struct PdiskName {
 }
 
 #[derive(Args)]
+pub struct PdiskFail {
+    #[command(flatten)]
+    pub name: PdiskName,
+    /// Give it up although it holds what no other pdisk has: files lose blocks, and `pool lost` names them
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+#[derive(Args)]
 pub struct PdiskReplace {
     #[command(flatten)]
     pub name: PdiskName,
+    /// Go on although the lost one held what no other pdisk has: files lose blocks, and `pool lost` names them
+    #[arg(long)]
+    pub accept_loss: bool,
     /// Size of the new one, preallocated [default: that of the old one]
     #[arg(long)]
     pub size: Option<ByteSize>,

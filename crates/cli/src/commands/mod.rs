@@ -14,6 +14,7 @@ mod join;
 mod lab;
 mod lab_run;
 mod lab_seen;
+mod last_copies;
 mod listing;
 mod locks;
 mod manager;
@@ -98,7 +99,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_tools::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_tools::dump(dir),
         Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_bench::bench(bench),
-        Command::Pdisk(args::Pdisk::Fail(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Fail),
+        Command::Pdisk(args::Pdisk::Fail(args)) => pdisks::pdisk_fail(args),
         Command::Pdisk(args::Pdisk::Drain(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Drain),
         Command::Pdisk(args::Pdisk::Keep(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Keep),
         Command::Pdisk(args::Pdisk::Add(args)) => pdisks::pdisk_add(args),

@@ -12,9 +12,12 @@ use wire::{
     mgr::{MgrError, MgrReply, MgrRequest, PdiskWish},
 };
 
-use super::node_restart::{hold_nodes, restart_node};
+use super::{
+    last_copies,
+    node_restart::{hold_nodes, restart_node},
+};
 use crate::{
-    args::{PdiskAdd, PdiskName, PdiskReplace},
+    args::{PdiskAdd, PdiskFail, PdiskName, PdiskReplace},
     cluster_dir::{ClusterDir, ClusterFile, PdiskFile, access, make},
     link::{self, Link},
     output,
@@ -48,13 +51,25 @@ pub fn elsewhere(node: &NodeEntry) -> String {
     format!("node {} ({}) is on another machine; run this there", node.name, node.addrs.join(", "))
 }
 
-/// `ropewalk pdisk fail|drain|keep`.
+/// `ropewalk pdisk fail`.
+pub fn pdisk_fail(args: &PdiskFail) -> Result<()> {
+    wish_of(&args.name, PdiskWish::Fail, args.accept_loss)
+}
+
+/// `ropewalk pdisk drain|keep`.
 pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
+    wish_of(args, wish, true)
+}
+
+fn wish_of(args: &PdiskName, wish: PdiskWish, accept_loss: bool) -> Result<()> {
     let dir = args.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let report = link.cluster().await?;
         let pdisk = find_pdisk(&report.map, &args.pdisk)?;
+        if !accept_loss {
+            last_copies::check(&report, pdisk)?;
+        }
         link.manager(&MgrRequest::PdiskSet { pdisk, wish }).await?;
         let report = link.cluster().await?;
         let left: u32 = report.moving.iter().map(|m| m.left).sum();
@@ -63,6 +78,9 @@ pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
             args.pdisk,
             report.map.pdisk_word(pdisk)
         ));
+        if wish == PdiskWish::Fail {
+            last_copies::told(&report.map, pdisk).into_iter().for_each(output::line);
+        }
         Ok(())
     })
 }
@@ -337,7 +355,7 @@ fn make_files(
 
 /// `ropewalk pdisk replace`: a new one on the same node takes over what the old one held.
 pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
-    let PdiskReplace { name: PdiskName { dir, pdisk }, size, path, log_dir } = args;
+    let PdiskReplace { name: PdiskName { dir, pdisk }, accept_loss, size, path, log_dir } = args;
     let mut dir = dir.open()?;
     let _held = hold_nodes(&mut dir)?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
@@ -374,6 +392,11 @@ pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
     }
     let (node, node_id) = (known.name.clone(), known.id);
     let state = report.map.pdisk(old).map(|p| p.state);
+    let stays =
+        before.is_some_and(|p| path.as_ref().is_none_or(|path| dir.path.join(&p.dir) != dir.path.join(path)));
+    if !accept_loss && (!stays || state == Some(PdiskState::Failed)) {
+        last_copies::check(&report, old)?;
+    }
     let place = Place { size: Some(size.unwrap_or(size_before)), path, log_dir: log_dir.clone() };
     let Made { id, name, .. } = add(&mut dir, &node, place, Some(old))?;
     // Out of the file: a new disk is where it was. One that only does not count yet (its server starts, it catches up) may hold

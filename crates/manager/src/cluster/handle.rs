@@ -125,7 +125,7 @@ impl Cluster {
             Request(R::Cluster) => step.reply(ticket, MgrReply::Cluster(Box::new(self.report(now)))),
             Request(R::Detach { session }) => self.detach(ticket, session, step),
             Request(R::PdiskSet { pdisk, wish }) => {
-                let outcome = self.wish(pdisk, wish, step);
+                let outcome = self.wish(pdisk, wish, now, step);
                 step.answer(ticket, outcome);
             }
             Request(R::PdiskAdd { pdisk, name, node, capacity, pools }) => {

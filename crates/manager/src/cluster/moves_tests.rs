@@ -263,6 +263,43 @@ fn the_last_copies_are_not_given_up() {
     assert!(!report.moving[0].hindered.is_empty());
 }
 
+/// A pdisk with last copies is given up when nobody serves it any more, and not while the manager cannot know that. It does not count
+/// when it is back.
+#[test]
+fn last_copies_that_are_gone_can_be_given_up() {
+    let mut stage = stage();
+    let state = |stage: &Stage, id| stage.cluster.map().pdisk(PdiskId(id)).unwrap().state;
+    // Two of groups of 2+1p are gone: the first is missing, the second counts as long as nobody gives it up.
+    stage.pass_without(&[1, 2], 12);
+    assert_eq!((state(&stage, 1), state(&stage, 2)), (PdiskState::Missing, PdiskState::Ok));
+    let both =
+        entry(&stage).table.chunks_exact(3).filter(|row| row.iter().filter(|id| id.0 <= 2).count() == 2);
+    assert!(both.count() > 0, "no group is on both");
+    // One that is in reach, beside them, is kept.
+    let refused = |stage: &mut Stage, id| {
+        let MgrReply::Error(error) = wish(stage, id, PdiskWish::Fail) else { panic!("{id} was given up") };
+        error.to_string()
+    };
+    let said = refused(&mut stage, 3);
+    assert!(said.contains("in reach; drain it"), "{said}");
+    // A manager that has just started does not know who is gone.
+    stage.restart();
+    stage.pass_without(&[1, 2], 1);
+    refused(&mut stage, 2);
+    stage.pass_without(&[1, 2], 25);
+    assert_eq!(state(&stage, 2), PdiskState::Ok);
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    assert!(stage.cluster.map().pdisk(PdiskId(2)).unwrap().given_up());
+    assert_eq!(wish(&mut stage, 1, PdiskWish::Fail), MgrReply::Done);
+    stage.pass_without(&[], 1);
+    finish(&mut stage);
+    assert!(entry(&stage).table.iter().all(|id| id.0 > 2), "something is left on them");
+    stage.register(2, 2, 0);
+    stage.pass_without(&[], 1);
+    assert_eq!(state(&stage, 2), PdiskState::Failed);
+    assert_eq!(stage.cluster.map().pdisk_word(PdiskId(2)), "replace");
+}
+
 /// What is lost is made of what is left; what merely moves in the same group may not be judged before that.
 #[test]
 fn of_a_group_that_has_lost_a_strip_nothing_else_moves() {

@@ -9,7 +9,7 @@
 //! ```
 //! What is missing returns only when all that was under way on it is over.
 //! The last copies are never given up: while some group would be left with fewer than K `Ok` members,
-//! a pdisk stays `Ok` although it is gone, and writes wait for it. A pdisk that came back behind its
+//! a pdisk stays `Ok` although it is gone, and writes wait for it, until an administrator gives it up. A pdisk that came back behind its
 //! record is the exception: it holds old content, so counting it would be worse than being unavailable.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -135,6 +135,15 @@ impl Cluster {
         })
     }
 
+    /// Whether a pdisk is out of reach: nobody serves it, it failed, or it does not answer. Nobody is declared gone while a manager
+    /// that has just started waits for all to be heard.
+    pub(super) fn is_away(&self, id: PdiskId, now: Duration) -> bool {
+        self.disks.get(&id).is_none_or(|disk| {
+            let gone = disk.server.is_none() && now > self.grace_until;
+            gone || disk.is_held_off() || disk.failed
+        })
+    }
+
     /// Moves every pdisk to the state that its server's and its own condition ask for.
     pub(super) fn settle_pdisks(&mut self, now: Duration, step: &mut Step) {
         self.settle_set_aside(now, step);
@@ -142,12 +151,11 @@ impl Cluster {
         for id in ids {
             let (Some(entry), Some(disk)) = (self.map.pdisk(id), self.disks.get_mut(&id)) else { continue };
             disk.held_off = disk.held_off.filter(|&until| now < until);
-            let gone = disk.server.is_none() && now > self.grace_until;
-            let held_off = disk.held_off.is_some() || disk.set_aside.is_some();
             // What was under way when it ceased to count is over: it could be taken for new, and be missed by catch-up.
             let over = disk.acked >= entry.changed;
-            let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !held_off && over;
+            let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !disk.is_held_off() && over;
             let failed = disk.failed;
+            let away = self.is_away(id, now);
             match entry.state {
                 PdiskState::Failed => {}
                 PdiskState::Missing if failed => {
@@ -155,7 +163,7 @@ impl Cluster {
                 }
                 PdiskState::Missing if here => self.set_state(id, PdiskState::Returning, "is back", step),
                 PdiskState::Missing => {}
-                PdiskState::Ok | PdiskState::Returning if !(gone || held_off || failed) => {}
+                PdiskState::Ok | PdiskState::Returning if !away => {}
                 PdiskState::Ok if !self.can_lose(id, false) => {} // one of the last copies: writes wait for it
                 _ if failed => self.set_state(id, PdiskState::Failed, "its server says so", step),
                 _ => self.set_state(id, PdiskState::Missing, "is gone", step),

@@ -75,6 +75,13 @@ pub(super) struct Disk {
 }
 
 /// A client session.
+impl Disk {
+    /// It does not answer although its server does, or has had old I/O under way for too long.
+    pub fn is_held_off(&self) -> bool {
+        self.held_off.is_some() || self.set_aside.is_some()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub record: SessionRecord,

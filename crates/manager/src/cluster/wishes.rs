@@ -1,5 +1,7 @@
 //! What administrators want of pdisks: new ones, and that one fails, is drained, kept or removed.
 
+use std::time::Duration;
+
 use base::{PdiskId, PoolId};
 use wire::{
     map::{PdiskEntry, PdiskState, PoolPdisk},
@@ -16,17 +18,33 @@ const CAPACITY_MAX: u64 = 1 << 56;
 
 impl Cluster {
     /// What an administrator wants of a pdisk.
-    pub(super) fn wish(&mut self, id: PdiskId, wish: PdiskWish, step: &mut Step) -> Result<(), MgrError> {
+    pub(super) fn wish(
+        &mut self,
+        id: PdiskId,
+        wish: PdiskWish,
+        now: Duration,
+        step: &mut Step,
+    ) -> Result<(), MgrError> {
         let no = |text: String| Err(MgrError::Config(text));
         let Some(entry) = self.map.pdisk(id) else { return no(format!("{id} is not in the cluster")) };
         let name = entry.name.clone();
         let used = self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
         match wish {
-            PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id, true) => {
-                return no(format!(
-                    "{name} holds one of the last copies of a group; drain it, or wait until the others \
-                     are rebuilt"
-                ));
+            PdiskWish::Fail
+                if entry.state == PdiskState::Ok && !self.is_away(id, now) && !self.can_lose(id, true) =>
+            {
+                let holds = format!("{name} holds one of the last copies of a group");
+                return no(match self.disks.get(&id).and_then(|disk| disk.server) {
+                    Some(_) => format!(
+                        "{holds}, and is in reach; drain it, or wait until the others are rebuilt. If it is lost all the same, \
+                         stop its server for good: it can be given up when that is known to have ended, after {:?}",
+                        self.lease
+                    ),
+                    None => format!(
+                        "{holds}; this manager has just started, and waits for all servers that may be there: try again in {} s",
+                        self.grace_until.saturating_sub(now).as_secs() + 1
+                    ),
+                });
             }
             PdiskWish::Fail => {
                 let known = entry.state == PdiskState::Failed;
