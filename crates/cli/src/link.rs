@@ -62,7 +62,7 @@ impl Link {
     /// Asks the active manager.
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
         let (body, deadline) = (frame::encode(request), Instant::now() + PATIENCE);
-        let make = || call(Service::Manager, body.clone(), deadline);
+        let make = || Call { since: request.since(), ..call(Service::Manager, body.clone(), deadline) };
         let reply = self.managers.ask(&self.endpoint, make).await.map_err(|error| {
             let is_up = match &error {
                 AskError::Call(CallError::Refused(_)) => "",

@@ -6,6 +6,7 @@ mod commands;
 mod interrupt;
 mod link;
 mod logging;
+mod lost_blocks;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;

@@ -19,6 +19,7 @@ use crate::{
         EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, NodeRecord, OrphanRecord,
         RemovedFsRecord, ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
     },
+    losses,
     namespace::DirHash,
     store::{BadRecord, KeyText, Look, Record, StoreError, is_whole, open_bytes, open_record, salvage},
 };
@@ -155,6 +156,7 @@ impl State {
             b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b'g' => is::<keys::RackRecord>(key, value)?,
+            b'L' => drop(losses::open(key, value)?),
             b'@' => is::<keys::ManagerRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,

@@ -31,6 +31,7 @@ pub mod format;
 pub mod keys;
 pub mod last_names;
 pub mod locks;
+mod losses;
 mod lost;
 mod manager;
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub mod tokens;
 pub use cluster::{VOTERS, check_node_name, check_rack};
 pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
+pub use losses::{Counted, LossRecord, Losses};
 pub use manager::{Caller, Manager, Options, Replicated};
 pub use reaper::Deleter;
 pub use serve::{Running, serve_standby};

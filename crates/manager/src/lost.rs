@@ -13,6 +13,7 @@ use wire::{
 use crate::{
     cluster::needed,
     keys::{self, ExtentRecord, Inode, Key, ReadError, last_u64},
+    losses::{self, Losses},
     paths::paths,
     store::{Read, open_record, prefix_end},
 };
@@ -22,9 +23,11 @@ pub const LOST_MAX: usize = 1000;
 /// Runs of blocks after which an answer ends with the file it is at.
 const RUNS_MAX: usize = 1 << 16;
 
-/// The groups of a pool that have fewer strips in reach than it takes to read them, and which these are.
-fn unreadable(report: &ClusterReport, pool: PoolId) -> HashMap<GroupId, StripSet> {
+/// The groups of a pool that have fewer strips in reach than it takes to read them, and which these are. Of a group that has lost
+/// blocks for good only those that were never lost count.
+fn unreadable(report: &ClusterReport, losses: &Losses, pool: PoolId) -> HashMap<GroupId, StripSet> {
     let Some(pool) = report.map.pool(pool) else { return HashMap::new() };
+    let never_lost = |group| losses.get(&(pool.id, group)).map_or(u32::MAX, |loss| loss.left.0);
     let here = |id: &base::PdiskId| {
         report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok)
     };
@@ -32,7 +35,10 @@ fn unreadable(report: &ClusterReport, pool: PoolId) -> HashMap<GroupId, StripSet
     let in_reach = |members: &[base::PdiskId]| -> StripSet {
         (0u8..).zip(members).filter(|(_, m)| here(m)).map(|(i, _)| StripIndex(i)).collect()
     };
-    let lost = groups.map(|(g, members)| (GroupId(g), in_reach(members)));
+    let lost = groups.map(|(g, members)| {
+        let here = in_reach(members).0 & never_lost(GroupId(g));
+        (GroupId(g), StripSet(here))
+    });
     lost.filter(|(_, here)| (here.count() as usize) < needed(pool)).collect()
 }
 
@@ -45,7 +51,7 @@ fn stands_in(here: StripSet, block: u64, inode: &Inode, data_strips: usize) -> b
     (0..bytes.div_ceil(strip)).all(|i| here.contains(StripIndex(i as u8)))
 }
 
-/// Files of `fs` with inode numbers above `after` that have blocks in unreadable groups, at most
+/// Files of `fs` with inode numbers above `after` that have blocks in unreadable groups, or in such as have lost blocks, at most
 /// [`LOST_MAX`].
 pub fn lost_files(
     from: &dyn Read,
@@ -54,6 +60,7 @@ pub fn lost_files(
     after: InodeNo,
 ) -> Result<Vec<LostFile>, ReadError> {
     let mut files: BTreeMap<InodeNo, LostFile> = BTreeMap::new();
+    let losses = losses::load(from)?;
     let mut groups: HashMap<PoolId, HashMap<GroupId, StripSet>> = HashMap::new();
     let mut named = 0;
     let mut current: Option<(InodeNo, Inode)> = None;
@@ -69,7 +76,7 @@ pub fn lost_files(
             current = Some((ino, inode));
         }
         let Some((_, inode)) = &current else { return Ok(true) };
-        let lost = groups.entry(inode.pool).or_insert_with(|| unreadable(report, inode.pool));
+        let lost = groups.entry(inode.pool).or_insert_with(|| unreadable(report, &losses, inode.pool));
         let Some(pool) = report.map.pool(inode.pool).filter(|_| !lost.is_empty()) else {
             return Ok(true);
         };

@@ -521,6 +521,8 @@ pub enum MgrRequest {
         /// The changes, in order.
         changes: Vec<(OpId, Change)>,
     },
+    /// What pools have lost for good, in numbers.
+    Losses,
 }
 
 /// Files whose paths are asked for at once, at most.
@@ -848,6 +850,8 @@ pub enum MgrReply {
     /// Unlink and rename: the inode has lost its last name, and other sessions have it open. What this one has changed of it they
     /// read until they close it.
     UnlinkedInUse(Box<Attr>),
+    /// See [`MgrRequest::Losses`]: the pools that have lost something, in map order.
+    Losses(Vec<PoolLosses>),
 }
 
 /// Why the manager did not do it.

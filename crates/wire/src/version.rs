@@ -13,6 +13,8 @@ const PROTOCOL_FIRST: u16 = 9;
 pub const PROTOCOL_UNNAMED: u16 = 10;
 /// The version that brought names made ahead of the manager beside other sessions.
 pub const PROTOCOL_BESIDE: u16 = 10;
+/// The version that brought counts of what is lost for good.
+pub const PROTOCOL_LOSSES: u16 = 10;
 /// The newest level. What is stored in a new way is stored so only in a cluster whose level says that everybody can read it.
 pub const LEVEL: u16 = 2;
 /// The level of all clusters from before there were levels.

@@ -16,7 +16,7 @@ use super::{
     ask::{Census, Process, list, text},
     authority,
     listing::rack_losses_survived,
-    managers, members,
+    lost, managers, members,
     rebuild::{rebuild_rows, waiting},
 };
 use crate::{
@@ -123,6 +123,8 @@ pub struct Health {
     pub healthy: bool,
     /// What is wrong, what follows from it, what to do.
     pub remarks: Vec<String>,
+    /// Blocks that are lost for good; null: they are still being counted.
+    pub lost_blocks: Option<u64>,
 }
 
 /// What a process has of connections to other machines that nothing protects.
@@ -187,6 +189,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     let in_the_clear: Vec<String> =
         asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
     let exchange = authority::Stand::ask(dir, link).await?.remark();
+    let losses = lost::losses(link).await;
     let (report, processes) = (census.report?, census.processes);
     let map = &report.map;
     let mut remarks = Vec::new();
@@ -234,7 +237,12 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     }
     for pdisk in &map.pdisks {
         let (name, word) = (&pdisk.name, map.pdisk_word(pdisk.id));
+        let served = report.pdisks.iter().any(|used| used.id == pdisk.id && used.served);
         match word {
+            "ok" if !served => remarks.push(format!(
+                "pdisk {name} is out of reach, and nobody else has what it holds of some groups: writes there wait for it. If it is \
+                 gone for good: ropewalk pdisk fail {name} --accept-loss"
+            )),
             "ok" => {}
             "replace" => remarks.push(format!(
                 "pdisk {name} holds nothing any more; take it out (`ropewalk pdisk remove`) or keep it (`pdisk keep`)"
@@ -263,8 +271,9 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
             ));
         }
     }
+    remarks.extend(losses.iter().filter_map(|loss| lost::remark(map, loss)));
     remarks.extend(map.pools.iter().filter_map(|pool| rack_remark(&report, pool)));
-    for row in rebuild_rows(&report) {
+    for row in rebuild_rows(&report, &losses) {
         if !row.hindered.is_empty() {
             remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));
         }
@@ -273,7 +282,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
         }
         remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
     }
-    let health = Health { healthy: remarks.is_empty(), remarks };
+    let health = Health { healthy: remarks.is_empty(), remarks, lost_blocks: lost::total(&losses) };
     Ok((health, Seen { report, processes, nets: answers, states }))
 }
 

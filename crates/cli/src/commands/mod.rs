@@ -17,6 +17,7 @@ mod lab_seen;
 mod last_copies;
 mod listing;
 mod locks;
+mod lost;
 mod manager;
 mod managers;
 mod members;
@@ -123,7 +124,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
         Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),
         Command::Locks(args) => locks::locks(&args.listing, args.waiting),
-        Command::Pool(args::Pool::Lost(listing)) => verify::pool_lost(listing),
+        Command::Pool(args::Pool::Lost(listing)) => lost::pool_lost(listing),
         Command::Pool(args::Pool::Status(listing)) => health::pool_status(listing),
         Command::Pool(args::Pool::Verify(args)) => verify::pool_verify(args),
         Command::Rebuild(args::Rebuild::Status(args)) => rebuild::rebuild_status(args),

@@ -1,15 +1,16 @@
 //! `ropewalk rebuild status`: what moves between pdisks, and how far that is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use base::units::human_size;
 use serde::Serialize;
 use wire::{
     map::{PdiskState, PoolEntry},
-    mgr::ClusterReport,
+    mgr::{ClusterReport, PoolLosses},
 };
 
+use super::lost;
 use crate::{
     args::RebuildStatus,
     interrupt::Interrupted,
@@ -37,10 +38,12 @@ pub struct RebuildRow {
     pub waiting: u32,
     pub waits_for: Vec<String>,
     pub waits: Vec<String>,
+    /// Blocks that are lost for good; null: they are still being counted.
+    pub lost_blocks: Option<u64>,
 }
 
 /// What moves in each pool.
-pub fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
+pub fn rebuild_rows(report: &ClusterReport, losses: &[PoolLosses]) -> Vec<RebuildRow> {
     let row = |(pool, moving): (&PoolEntry, &wire::mgr::PoolMoving)| {
         let of_pool = || report.pdisks.iter().filter(|u| pool.pdisks.iter().any(|p| p.id == u.id));
         let running_s = moving.running_ms as f64 / 1000.0;
@@ -69,6 +72,10 @@ pub fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
                 .filter(|u| !u.waits.is_empty())
                 .map(|u| format!("{}: {}", name(u.id), u.waits))
                 .collect(),
+            lost_blocks: match losses.iter().find(|loss| loss.pool == pool.id) {
+                Some(loss) => loss.counted.map(|counted| counted.blocks),
+                None => Some(0),
+            },
         }
     };
     report.map.pools.iter().zip(&report.moving).map(row).collect()
@@ -92,6 +99,9 @@ fn effect(now_us: u64, before_us: u64) -> String {
     }
 }
 
+/// So long nothing gets on, where blocks are lost for good, until the watch ends: what cannot be made of them holds their groups up.
+const STILL_MAX: Duration = Duration::from_secs(30);
+
 /// `ropewalk rebuild status`. With `--watch` it ends when nothing is left that can be made now.
 pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
     let dir = args.listing.dir.open()?;
@@ -100,16 +110,23 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
         let mut report = link.cluster().await?;
         if args.watch {
             let bar = output::progress("moving", 0);
+            let (mut before, mut since) = ((0, 0, 0), Instant::now());
             loop {
-                let rows = rebuild_rows(&report);
+                let rows = rebuild_rows(&report, &[]);
                 let left: u32 = rows.iter().map(|r| r.left - r.waiting.min(r.left)).sum();
                 let done: u32 = rows.iter().filter(|r| r.left > 0).map(|r| r.done).sum();
                 let slowest = rows.iter().map(|r| r.client_us).max().unwrap_or(0);
                 bar.set_length(u64::from(left + done));
                 bar.set_position(done.into());
-                let before = rows.iter().map(|r| r.client_us_before).max().unwrap_or(0);
-                bar.set_message(format!("moving; clients wait {}", effect(slowest, before)));
+                let began = rows.iter().map(|r| r.client_us_before).max().unwrap_or(0);
+                bar.set_message(format!("moving; clients wait {}", effect(slowest, began)));
                 if left == 0 {
+                    break;
+                }
+                let now = (left, done, rows.iter().map(|r| r.moved_bytes).sum::<u64>());
+                if now != before {
+                    (before, since) = (now, Instant::now());
+                } else if since.elapsed() >= STILL_MAX && lost::total(&lost::losses(&link).await) != Some(0) {
                     break;
                 }
                 // Interrupting the watch changes nothing.
@@ -124,7 +141,8 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             }
             bar.finish_and_clear();
         }
-        let rows = rebuild_rows(&report);
+        let losses = lost::losses(&link).await;
+        let rows = rebuild_rows(&report, &losses);
         if args.listing.json {
             return output::json(&rows);
         }
@@ -137,6 +155,7 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             }
             row.waits.iter().for_each(|w| output::line(format!("waits: {w}")));
         }
+        losses.iter().filter_map(|loss| lost::remark(&report.map, loss)).for_each(output::line);
         let seconds = |s: f64| format!("{s:.0} s");
         let cells = |r: RebuildRow| {
             let percent = match r.left {

@@ -1,5 +1,4 @@
-//! `pool verify`: every stripe is proved, and what pdisks hold is compared with what inodes name. `pool lost`:
-//! which files cannot be read.
+//! `pool verify`: every stripe is proved, and what pdisks hold is compared with what inodes name.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -8,25 +7,24 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{BlockIndex, GroupId, InodeNo, PdiskId, PoolId, StripeId, units::human_size};
+use base::{BlockIndex, GroupId, InodeNo, PoolId, StripeId, units::human_size};
 use serde::{Deserialize, Serialize};
 use wire::{
     admin::{AdminReply, AdminRequest},
-    map::{ClusterMap, PdiskState, PoolEntry},
-    mgr::{LostFile, MgrReply, MgrRequest},
+    map::{ClusterMap, PoolEntry},
+    mgr::{MgrReply, MgrRequest},
     owned::{OWNERS_MAX, Owner},
 };
 
 use crate::{
-    args::{Listing, PoolVerify},
+    args::PoolVerify,
     interrupt::Interrupted,
     link::{self, Link},
+    lost_blocks::{PROVE_PATIENCE, group_count, group_of, server},
     output,
     process::stop::stop_signal,
 };
 
-/// How long a page of stripes may take to prove.
-const PROVE_PATIENCE: Duration = Duration::from_secs(300);
 /// Stripes proved in one request.
 const PROVE_PAGE: u32 = 16;
 /// Findings, and blocks, listed by name; further ones are counted.
@@ -38,8 +36,6 @@ const COMPARE_PAUSE: Duration = Duration::from_millis(500);
 /// Groups that move, or whose server starts just now, are asked again: so often in all, after a pause.
 const ASK_AGAIN_MAX: u32 = 40;
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(500);
-/// Blocks of one question whether they can be read.
-const READABLE_PAGE: usize = 256;
 
 /// What `nsd::Page` says.
 #[derive(Deserialize)]
@@ -195,10 +191,6 @@ fn show(verified: &Verified) {
     ));
 }
 
-fn group_count(pool: &PoolEntry) -> u32 {
-    (pool.table.len() / usize::from(pool.width.max(1))) as u32
-}
-
 /// All blocks of some pools that inodes name.
 async fn recorded(link: &Link, map: &ClusterMap, pools: &[&PoolEntry]) -> Result<HashMap<StripeId, PoolId>> {
     let mut all = HashMap::new();
@@ -224,18 +216,6 @@ async fn recorded(link: &Link, map: &ClusterMap, pools: &[&PoolEntry]) -> Result
         }
     }
     Ok(all)
-}
-
-/// Where the server of a group's first pdisk that counts answers.
-fn server(map: &ClusterMap, pool: PoolId, group: GroupId) -> Result<SocketAddr> {
-    let counts = |id: &PdiskId| map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
-    let mut members = map.group_members(pool, group).iter().copied().filter(counts).peekable();
-    members.peek().context("no pdisk of it counts")?;
-    let addr = |id: PdiskId| {
-        let mut nodes = map.pdisk(id)?.nodes.iter().filter_map(|&n| map.node(n));
-        nodes.find(|n| n.session.is_some())?.addrs.iter().find_map(|a| a.parse().ok())
-    };
-    members.find_map(addr).context("no server")
 }
 
 async fn verify_group(
@@ -297,11 +277,6 @@ async fn prove(
     };
     let answer: Result<Page, String> = serde_json::from_str(&text).context("the server's answer")?;
     answer.map_err(anyhow::Error::msg)
-}
-
-fn group_of(map: &ClusterMap, pool: PoolId, stripe: StripeId) -> Option<GroupId> {
-    let pool = map.pool(pool)?;
-    Some(layout::group_of(pool.seed, group_count(pool), stripe))
 }
 
 /// Whether a stripe has a strip in reach.
@@ -373,108 +348,4 @@ async fn with_owner(
         found.extend(some.iter().zip(owners).filter(|(_, owner)| *owner == wanted).map(|(of, _)| *of));
     }
     Ok(found)
-}
-
-#[derive(Serialize)]
-struct LostRow {
-    file_system: String,
-    path: String,
-    inode: u64,
-    size_bytes: u64,
-    lost_blocks: u64,
-    lost_bytes_at_most: u64,
-    first_lost_byte: u64,
-}
-
-/// `ropewalk pool lost`: exit status 0 only if everything can be read.
-pub fn pool_lost(listing: &Listing) -> Result<()> {
-    let dir = listing.dir.open()?;
-    let rows = link::run(async {
-        let link = Link::new(&dir)?;
-        let map = link.cluster().await?.map;
-        let mut rows = Vec::new();
-        for fs in &map.filesystems {
-            let mut after = InodeNo(0);
-            loop {
-                let request = MgrRequest::LostFiles { fs: fs.id, after };
-                let MgrReply::LostFiles(files) = link.manager(&request).await? else {
-                    bail!("unexpected answer from the manager to LostFiles");
-                };
-                let Some(last) = files.last() else { break };
-                after = last.ino;
-                for file in files {
-                    let mut lost = file.clone();
-                    let decoded = decodable(&link, &map, fs.id, &file).await;
-                    lost.blocks -= (decoded.len() as u64).min(lost.blocks);
-                    let named = file.runs.iter().flat_map(|run| run.first.0..run.first.0 + run.count);
-                    let first = named.map(BlockIndex).find(|block| decoded.binary_search(block).is_err());
-                    lost.first = first.unwrap_or(lost.first);
-                    if lost.blocks > 0 {
-                        rows.push(row(&fs.name, &lost));
-                    }
-                }
-            }
-        }
-        Ok(rows)
-    })?;
-    let count = rows.len();
-    if listing.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line("every file can be read");
-    } else {
-        let cells = |r: LostRow| {
-            vec![
-                r.file_system,
-                r.path,
-                human_size(r.size_bytes),
-                r.lost_blocks.to_string(),
-                r.first_lost_byte.to_string(),
-            ]
-        };
-        let header = ["FILE SYSTEM", "FILE", "SIZE", "LOST BLOCKS", "FIRST LOST BYTE"];
-        output::table(&header, rows.into_iter().map(cells).collect());
-    }
-    if count == 0 { Ok(()) } else { bail!("{count} files cannot be read as a whole") }
-}
-
-fn row(fs: &str, file: &LostFile) -> LostRow {
-    LostRow {
-        file_system: fs.to_owned(),
-        path: String::from_utf8_lossy(&file.path).into_owned(),
-        inode: file.ino.0,
-        size_bytes: file.size,
-        lost_blocks: file.blocks,
-        lost_bytes_at_most: file.blocks * u64::from(file.block_size),
-        first_lost_byte: file.first.0 * u64::from(file.block_size),
-    }
-}
-
-/// Blocks of a file whose groups lack strips and that can be read all the same, as the servers say. Whoever
-/// does not answer has none.
-async fn decodable(link: &Link, map: &ClusterMap, fs: base::FsId, file: &LostFile) -> Vec<BlockIndex> {
-    let mut by_server: BTreeMap<SocketAddr, Vec<StripeId>> = BTreeMap::new();
-    for run in &file.runs {
-        for block in (run.first.0..run.first.0 + run.count).map(BlockIndex) {
-            let stripe = StripeId { fs, inode: file.ino, block };
-            let group = group_of(map, file.pool, stripe);
-            if let Some(addr) = group.and_then(|g| server(map, file.pool, g).ok()) {
-                by_server.entry(addr).or_default().push(stripe);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    for (addr, stripes) in by_server {
-        for some in stripes.chunks(READABLE_PAGE) {
-            let request = AdminRequest::Readable { pool: file.pool, stripes: some.to_vec() };
-            let Ok(AdminReply::Json(text)) = link.admin(&[addr], &request, PROVE_PATIENCE).await else {
-                continue;
-            };
-            if let Ok(Ok(readable)) = serde_json::from_str::<Result<Vec<bool>, String>>(&text) {
-                found.extend(some.iter().zip(readable).filter(|(_, r)| *r).map(|(s, _)| s.block));
-            }
-        }
-    }
-    found.sort_unstable();
-    found
 }

@@ -23,8 +23,8 @@ use net::{Endpoint, Role};
 use wire::mgr::{MgrReply, MgrRequest};
 
 use super::{
-    admin, endpoint, joining::Door, presence::Presence, resolver, secrets, service, shut_out, stop::Stop,
-    tunables,
+    admin, endpoint, joining::Door, losses, presence::Presence, resolver, secrets, service, shut_out,
+    stop::Stop, tunables,
 };
 use crate::{
     cluster_dir::{ClusterDir, OwnManager, access, host::host_name},
@@ -340,6 +340,8 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
         }
         // What it is at is bounded by its session, which lapses.
         end = resolver::run(dir, running.manager()) => { end?; false }
+        // It only looks.
+        never = losses::run(dir, running.manager()) => match never {}
     };
     if made_way {
         door.close();

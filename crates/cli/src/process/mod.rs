@@ -12,6 +12,7 @@ mod host;
 pub mod ident;
 mod joining;
 mod keeper;
+mod losses;
 mod manager;
 mod metrics;
 pub mod mount;

@@ -9,6 +9,7 @@ use wire::{
 };
 
 use super::{NewPool, Removal, Ticket};
+use crate::losses::Losses;
 
 /// Something happened.
 #[derive(Debug, Clone)]
@@ -79,6 +80,8 @@ pub enum Ask {
     },
     /// One step of the removal of a pool or file system.
     Remove(Removal),
+    /// Groups that were looked at, with what was on record of them before: all of their blocks are whole.
+    ForgetLosses(Losses),
 }
 
 impl From<MgrRequest> for Ask {

@@ -56,7 +56,7 @@ impl Cluster {
 
     /// Carries out what is asked for; what has to wait for something is answered by a later event.
     fn answer(&mut self, question: Question, ask: Ask, now: Duration, step: &mut Step) {
-        use Ask::{Change, Look, Made, MakeFs, MakePool, Remove, Request};
+        use Ask::{Change, ForgetLosses, Look, Made, MakeFs, MakePool, Remove, Request};
         use MgrRequest as R;
         let Question { ticket, session, .. } = question;
         match ask {
@@ -194,6 +194,10 @@ impl Cluster {
                 let outcome = self.remove_step(what, step);
                 step.answer(ticket, outcome);
             }
+            ForgetLosses(whole) => {
+                self.forget_losses(&whole, step);
+                step.reply(ticket, MgrReply::Done);
+            }
 
             // Answered from the store, or put together of several questions (`Manager::handle`).
             Request(
@@ -217,6 +221,7 @@ impl Cluster {
                 | R::PoolDelete { .. }
                 | R::FsDelete { .. }
                 | R::LostFiles { .. }
+                | R::Losses
                 | R::Events { .. }
                 | R::Owned { .. }
                 | R::Owners { .. }
@@ -233,6 +238,7 @@ impl Cluster {
     /// What follows for everything else.
     fn settle(&mut self, now: Duration, step: &mut Step) {
         self.settle_pdisks(now, step);
+        self.settle_losses(step);
         self.settle_moves(now, step);
         self.settle_tokens(now, step);
         self.settle_locks(now, step);

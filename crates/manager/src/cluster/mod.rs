@@ -31,6 +31,7 @@ mod locks;
 #[cfg(test)]
 mod locks_tests;
 mod longest_lease;
+mod losses;
 mod managers;
 mod members;
 mod moves;

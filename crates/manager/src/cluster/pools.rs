@@ -246,6 +246,7 @@ impl Cluster {
         self.bump();
         self.moving.remove(&id);
         self.space.forget_pool(id);
+        self.forget_losses_of(id, step);
         step.store.push(StoreOp::Delete(keys::pool_key(id)));
         step.notes.push(format!("pool {} is removed", closed_name(&pool.name).unwrap_or(&pool.name)));
         Ok(())

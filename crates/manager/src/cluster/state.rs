@@ -20,6 +20,7 @@ use crate::{
         ReadError, SessionRecord,
     },
     locks::Locks,
+    losses::{self, Losses},
     store::Read,
     tokens::Tokens,
 };
@@ -74,7 +75,6 @@ pub(super) struct Disk {
     pub client_us: u64,
 }
 
-/// A client session.
 impl Disk {
     /// It does not answer although its server does, or has had old I/O under way for too long.
     pub fn is_held_off(&self) -> bool {
@@ -82,6 +82,7 @@ impl Disk {
     }
 }
 
+/// A client session.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub record: SessionRecord,
@@ -127,6 +128,10 @@ pub struct Cluster {
     /// Tokens that one session may hold.
     pub(super) tokens_max: u64,
     pub(super) moving: BTreeMap<PoolId, Moving>,
+    /// Groups that have lost blocks for good.
+    pub(super) losses: Losses,
+    /// Pdisks that are given up, as far as that is noted in `losses`.
+    pub(super) given_up: Vec<(PdiskId, Epoch)>,
     /// The last file system that was removed.
     pub(super) removed_fs: FsId,
     /// The last pdisk that has told of itself or was removed.
@@ -179,6 +184,8 @@ impl Cluster {
             rebuild_delay: Tunables::default().missing_rebuild_delay(),
             tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
+            losses: losses::load(from)?,
+            given_up: Vec::new(),
             removed_fs: last_removed_fs(from)?,
             told_pdisk: last_told_pdisk(from)?,
             given: given_nodes(from)?,

@@ -93,6 +93,7 @@ impl Manager {
                 let found = found.map_err(read_refusal)?;
                 Ok(MgrReply::LostFiles(found))
             }
+            MgrRequest::Losses => self.told_losses(),
             MgrRequest::PoolDelete { name } => self.pool_delete(caller, name).await,
             MgrRequest::FsDelete { name } => self.remove(caller, Removal::RemoveFs(name)).await,
             MgrRequest::Owned { fs, ino, block } => {

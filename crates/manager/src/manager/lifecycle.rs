@@ -168,6 +168,7 @@ impl Manager {
             store: scrubbed,
             scrubbing: Arc::default(),
             damaged_records: Mutex::default(),
+            lost: Mutex::default(),
             dump: Mutex::default(),
             tasks: Mutex::default(),
             thread: Mutex::new(thread),

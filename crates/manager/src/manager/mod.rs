@@ -12,6 +12,7 @@ mod driver;
 mod dump;
 mod grants;
 mod lifecycle;
+mod losses;
 mod reads;
 mod refusal;
 mod rights;

@@ -27,6 +27,7 @@ use crate::{
     apply::Writer,
     cluster::{Event, Holders, Ticket},
     event_log::EventLog,
+    losses::Counted,
     namespace::DirHash,
     store::{Confirmed, Following, Snapshot, Store},
 };
@@ -101,6 +102,8 @@ pub(crate) struct Inner {
     pub scrubbing: Arc<tokio::sync::Mutex<()>>,
     /// Records found damaged by the scrub.
     pub damaged_records: Mutex<BTreeSet<String>>,
+    /// What was found lost when all files were looked at last, by this life of the manager.
+    pub lost: Mutex<Option<Counted>>,
     /// What a dump that is under way is taken from.
     pub(super) dump: Mutex<Option<Dump>>,
     pub(super) tasks: Mutex<JoinSet<()>>,

@@ -68,6 +68,9 @@ fn records() -> Records {
     put(&mut all, keys::build_key(NodeId(3)), keys::BuildRecord { build: wire::version::Build::own() });
     put(&mut all, keys::node_key(NodeId(3)), NodeRecord { used: false });
     put(&mut all, keys::rack_key(NodeId(3)), keys::RackRecord { rack: "r1".into() });
+    let left = base::StripSet(0b101);
+    let key = crate::losses::loss_key(base::PoolId(1), base::GroupId(2));
+    put(&mut all, key, crate::LossRecord { left, since: base::Epoch(9) });
     let used = Some(keys::JoinedRecord { request: [3; 32], node: Some(NodeId(3)) });
     let (hash, role, expires) = ([2; 32], wire::hello::Role::Server, 1_900_000_000);
     put(&mut all, keys::invitation_key(7), keys::InvitationRecord { hash, role, expires, used });

@@ -27,6 +27,7 @@ impl MgrRequest {
             | R::Versions
             | R::WaitMap { .. }
             | R::Cluster
+            | R::Losses
             | R::ConfigGet
             | R::Events { .. }
             | R::StatFs { .. }

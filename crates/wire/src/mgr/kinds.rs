@@ -3,12 +3,12 @@
 use super::{Change, MgrRequest};
 use crate::{
     token::Need,
-    version::{PROTOCOL_BESIDE, PROTOCOL_UNNAMED},
+    version::{PROTOCOL_BESIDE, PROTOCOL_LOSSES, PROTOCOL_UNNAMED},
 };
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
-    pub const NAMES: [&'static str; 65] = [
+    pub const NAMES: [&'static str; 66] = [
         "get_map",
         "wait_map",
         "register_server",
@@ -74,6 +74,7 @@ impl MgrRequest {
         "copy_table",
         "dump",
         "tell",
+        "losses",
     ];
 
     /// The name of the kind with which an encoded request begins.
@@ -89,6 +90,7 @@ impl MgrRequest {
                 changes.iter().map(|(_, change)| change.since()).max().unwrap_or_default()
             }
             MgrRequest::Tell { .. } | MgrRequest::Acquire { need: Need::Make, .. } => PROTOCOL_BESIDE,
+            MgrRequest::Losses => PROTOCOL_LOSSES,
             _ => 0,
         }
     }
@@ -130,6 +132,17 @@ mod tests {
             (10, 0)
         );
         assert_eq!(MgrRequest::GetMap.since(), 0);
+    }
+
+    /// FORMAT.md "Messages".
+    #[test]
+    fn golden_messages_of_losses() {
+        use crate::mgr::{LostBlocks, MgrReply, PoolLosses};
+        let counted = Some(LostBlocks { blocks: 9, files: 2 });
+        let reply = MgrReply::Losses(vec![PoolLosses { pool: base::PoolId(3), groups: 5, counted }]);
+        assert_eq!(postcard::to_allocvec(&MgrRequest::Losses).unwrap_or_default(), [65]);
+        assert_eq!(postcard::to_allocvec(&reply).unwrap_or_default(), [44, 1, 3, 5, 1, 9, 2]);
+        assert_eq!(MgrRequest::Losses.since(), 10);
     }
 
     /// FORMAT.md "Messages".

@@ -76,6 +76,26 @@ pub struct PoolMoving {
     pub client_us_before: u64,
 }
 
+/// What a pool has lost for good: so many of its pdisks were given up that too few strips of some groups were left.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolLosses {
+    /// Which.
+    pub pool: base::PoolId,
+    /// Groups that may have lost blocks.
+    pub groups: u32,
+    /// What was found in them when all was looked at last; none: that has not been done yet.
+    pub counted: Option<LostBlocks>,
+}
+
+/// Blocks that cannot be read any more, until they are written again as a whole or their files go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LostBlocks {
+    /// How many.
+    pub blocks: u64,
+    /// Of how many files.
+    pub files: u64,
+}
+
 /// A file with blocks that cannot be read now.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LostFile {
