@@ -31,7 +31,7 @@ run --no-run "$@"
 run --no-run --test fsx --test lab_stagings
 
 measuring=(crates/lab/tests/*.rs crates/cli/tests/{lab_nodes,lab_runs,perf}.rs) # last, with the machine to itself
-long=(failures mirror_cuts catch_up arrays posix chaos authority machines managers takeovers)
+long=(failures last_copies mirror_cuts catch_up arrays posix chaos authority machines managers takeovers)
 # They compute, and give way: beside them at the same priority each message of a cluster would wait for a CPU, and leases are of seconds.
 computing=(simulation token_model fsx)
 # pjdfstest is a command of its own (make over-etcd).
