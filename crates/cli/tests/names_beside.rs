@@ -13,6 +13,7 @@ use std::{
     net::TcpStream,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread,
     time::Instant,
@@ -293,6 +294,49 @@ fn each_sees_what_the_other_makes_as_soon_as_its_maker_knows_it() {
         made.is_certain();
         (0..2).for_each(|from| _ = made.check(&mounts.at(from, &own(at))));
     }
+}
+
+/// `SCRIPT HERE THERE`: makes directories and files on one mount, and opens them by their handles on the other at once. Says what that
+/// refuses.
+const BY_HANDLE: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+here, there = sys.argv[1:]
+at = os.open(there, os.O_RDONLY)
+def handle(path):
+    bytes, mount = ctypes.create_string_buffer(b"\x80".ljust(136, b"\0"), 136), ctypes.c_int()
+    if libc.name_to_handle_at(-100, path.encode(), bytes, ctypes.byref(mount), 0):
+        sys.exit(os.strerror(ctypes.get_errno()))
+    return bytes
+for i in range(20):
+    # The manager makes it, and gives it for `Write`.
+    top = f"{here}/{i}"
+    dir = f"{top}/dir"
+    file = f"{dir}/file"
+    os.mkdir(top)
+    os.mkdir(dir)
+    with open(file, "x") as made:
+        made.write("content")
+    handles = [(path, handle(path)) for path in (file, dir)]
+    for path, its in handles if i % 2 else reversed(handles):
+        found = libc.open_by_handle_at(at, its, os.O_RDONLY)
+        if found < 0:
+            print(path, os.strerror(ctypes.get_errno()))
+            continue
+        holds = os.listdir(found) if path == dir else os.read(found, 100)
+        if holds not in (["file"], b"content"):
+            print(path, holds)
+        os.close(found)
+"#;
+
+/// Who has only a file handle names no directory, and is not told that there is no such inode.
+#[test]
+fn what_one_has_just_made_the_other_opens_by_its_handle() {
+    let mounts = beside();
+    let paths = [mounts.at(0, &own(0)), mounts.all[1].clone()];
+    let run = Command::new("python3").args(["-c", BY_HANDLE]).args(paths).output().unwrap();
+    let (refused, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success() && refused.is_empty(), "{refused}{error}");
 }
 
 #[test]

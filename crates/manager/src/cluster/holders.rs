@@ -152,6 +152,14 @@ impl Holders {
         table.unclear(fs).names || table.is_written(fs, ino, session)
     }
 
+    /// What a session holds for `Write`.
+    pub fn written_by(&self, fs: FsId, session: SessionId) -> Vec<InodeNo> {
+        let table = self.table.read();
+        let of_fs = table.holders.iter().filter(|((of, _), _)| *of == fs);
+        let its = of_fs.filter(|(_, holders)| holders.contains(&(session, TokenMode::Write)));
+        its.map(|((_, ino), _)| *ino).collect()
+    }
+
     /// The sessions that have the inode open, or hold more of it.
     pub fn openers(&self, fs: FsId, ino: InodeNo) -> Vec<SessionId> {
         let table = self.table.read();

@@ -21,6 +21,7 @@ mod shared;
 mod subtree;
 mod tend;
 mod tunables;
+mod untold;
 
 pub use self::lifecycle::{Caller, Manager, Options, Replicated};
 use self::refusal::stopping;

@@ -91,7 +91,18 @@ impl Manager {
             self.look(caller, dir).await?;
         }
         let again = self.inner.holders.is_shared().then(|| request.clone());
-        let mut reply = self.read_snapshot(session, request).await?;
+        let mut reply = match (self.read_snapshot(session, request).await, &again) {
+            (Err(MgrError::Errno(ENOENT)), Some(again @ MgrRequest::GetAttr { ino })) => {
+                self.untold(caller, *ino).await?;
+                // Of what was not there it was not known who may see it.
+                self.check_question(caller, again)?;
+                if let Some(refused) = self.beyond_subtree(session, again) {
+                    return Err(refused);
+                }
+                self.read_snapshot(session, again.clone()).await?
+            }
+            (reply, _) => reply?,
+        };
         let mut looked_at = None;
         while let (Some(again), MgrReply::Attr(attr)) = (&again, &reply)
             && attr.kind != FileKind::File

@@ -130,6 +130,43 @@ async fn who_looks_where_another_makes_names_waits_until_they_are_told() {
     stage.manager.stop().await;
 }
 
+/// A number leads to no directory. Who may have made what it is the number of tells that first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_by_number_for_what_another_has_made_waits_until_it_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let stage = Stage::new(&place.path().join("manager")).await;
+    let by_number = |number| MgrRequest::GetAttr { ino: InodeNo(stage.numbers.0 + number) };
+    let absent = MgrReply::Error(MgrError::Errno(libc::ENOENT));
+    let looked = tokio::spawn(stage.ask(stage.other, by_number(2)));
+    let left = stage.recalled().await;
+    assert_eq!((left.ino, left.mode), (stage.dir, TokenMode::Read));
+    assert!(!looked.is_finished(), "it is answered before what was made is told");
+    // It has made this one, and a file before.
+    stage.tell(1, "before", FileKind::File).await;
+    stage.tell(2, "made", FileKind::Directory).await;
+    stage.release(left).await;
+    // Its new directory is looked at as any other.
+    let left = stage.recalled().await;
+    assert_eq!(left.ino.0, stage.numbers.0 + 2);
+    stage.release(left).await;
+    let found = looked.await.unwrap();
+    assert!(matches!(&found, MgrReply::Attr(attr) if attr.ino.0 == stage.numbers.0 + 2), "{found:?}");
+    // Nobody is asked for what no other one can make (the directory has number 100): that would wait, since nobody answers.
+    assert_eq!(stage.ask(stage.maker, by_number(3)).await, absent);
+    assert_eq!(stage.ask(stage.other, by_number(101)).await, absent);
+    assert_eq!(stage.ask(stage.other, by_number(3)).await, absent, "it holds no directory for Write");
+    // It has made nothing of this number.
+    let make = MgrRequest::Acquire { ino: stage.dir, need: Need::Make };
+    let held = stage.ask(stage.maker, make).await;
+    assert!(matches!(&held, MgrReply::Token { token, .. } if token.mode == TokenMode::Write), "{held:?}");
+    let looked = tokio::spawn(stage.ask(stage.other, by_number(3)));
+    let left = stage.recalled().await;
+    assert_eq!(left.ino, stage.dir);
+    stage.release(left).await;
+    assert_eq!(looked.await.unwrap(), absent);
+    stage.manager.stop().await;
+}
+
 /// A listing was read before, and its attributes of a directory are older than what another one has told of that meanwhile.
 #[test]
 fn attributes_that_were_told_while_a_directory_was_listed_are_shown() {
@@ -251,6 +288,25 @@ async fn after_a_restart_nobody_looks_before_who_makes_names_ahead_has_told_and_
     claim_nothing(stage.manager.clone(), stage.maker).await;
     let MgrReply::Entries { entries, .. } = looked.await.unwrap() else { panic!() };
     assert_eq!(entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"g"]);
+    stage.manager.stop().await;
+}
+
+/// The same of a question by number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_nobody_asks_by_number_before_who_makes_names_ahead_has_claimed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("manager");
+    let before = Stage::new(&path).await;
+    before.manager.stop().await;
+    let stage = Stage { manager: Manager::open(&path).unwrap(), ..before };
+    let ask = MgrRequest::GetAttr { ino: InodeNo(stage.numbers.0 + 1) };
+    let looked = tokio::spawn(stage.ask(stage.other, ask));
+    let told = stage.tell(1, "s", FileKind::Directory).await;
+    assert!(matches!(told, MgrReply::Created { new: true, .. }), "{told:?}");
+    assert!(!looked.is_finished(), "the maker may have more to tell");
+    claim_nothing(stage.manager.clone(), stage.maker).await;
+    let found = looked.await.unwrap();
+    assert!(matches!(&found, MgrReply::Attr(attr) if attr.ino.0 == stage.numbers.0 + 1), "{found:?}");
     stage.manager.stop().await;
 }
 
