@@ -162,13 +162,7 @@ impl Core {
     }
 
     /// What the manager would answer to the same question, if that is known.
-    pub(super) fn listed_just_now(
-        &self,
-        ino: InodeNo,
-        cookie: u64,
-        limit: u32,
-        plus: bool,
-    ) -> Option<Listing> {
+    fn listed_just_now(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Option<Listing> {
         let dir = self.inode_known(ino).filter(|_| self.uses_names())?;
         let (entries, parent) = {
             let state = dir.lock();
