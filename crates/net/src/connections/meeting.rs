@@ -77,7 +77,7 @@ impl Place {
             Err(io::Error::other("only strangers came"))
         };
         let (memory, stream) = timeout(WITHIN, found).await.map_err(|_| io::ErrorKind::TimedOut)??;
-        Ok(Shared::new(memory, stream, false, share))
+        Shared::new(memory, stream, false, share)
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn join(meeting: &Meeting, share: OwnedSemaphorePermit) -> io::
     if sent < meeting.secret.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
-    Ok(Shared::new(memory, stream, true, share))
+    Shared::new(memory, stream, true, share)
 }
 
 /// Room for what comes beside the bytes: aligned as the kernel wants it.

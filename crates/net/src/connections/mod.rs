@@ -1,10 +1,11 @@
 //! Connections to other processes: how they are made and accepted, kept, spread over links, and ended. A group holds all
 //! those to one process. From below to above: `gmac`, `records` with
-//! `rest` and `pieces`, `memory`, `shared`, `meeting`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
+//! `rest` and `pieces`, `memory`, `bell`, `shared`, `meeting`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
 //! `keeper`; `groups`; `exchange`; `accept`.
 
 pub(crate) mod accept;
 pub(crate) mod auto;
+pub(crate) mod bell;
 pub(crate) mod conn;
 pub(crate) mod dial;
 pub(crate) mod exchange;

@@ -25,7 +25,10 @@ use tokio::{
     sync::OwnedSemaphorePermit,
 };
 
-use crate::connections::memory::Memory;
+use crate::connections::{
+    bell::{self, Bell},
+    memory::Memory,
+};
 
 /// Looks at a ring before the task gives way to others: each but the first follows a wake-up that came while looking.
 const LOOKS: usize = 4;
@@ -34,7 +37,7 @@ const AGAIN: (Duration, u32) = (Duration::from_millis(1), 1000);
 
 pub(crate) struct Shared {
     memory: Memory,
-    bell: UnixStream,
+    bell: Bell,
     /// 0: this side connected.
     side: usize,
     written: Mutex<u64>,
@@ -57,10 +60,10 @@ impl Shared {
         bell: UnixStream,
         connected: bool,
         share: OwnedSemaphorePermit,
-    ) -> Shared {
-        Shared {
+    ) -> io::Result<Shared> {
+        Ok(Shared {
             memory,
-            bell,
+            bell: bell::hang(bell)?,
             side: usize::from(!connected),
             written: Mutex::default(),
             read: Mutex::default(),
@@ -69,7 +72,7 @@ impl Shared {
             owed: Default::default(),
             runtime: Handle::current(),
             _share: share,
-        }
+        })
     }
 
     /// Bytes of both directions, for who judges how the connection fares.
@@ -79,7 +82,7 @@ impl Shared {
 
     /// Ready when a look may find bytes, or the end.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.bell.poll_read_ready(cx)
+        self.bell.poll_read_ready(cx).map_ok(drop)
     }
 
     /// Copies what there is; `Ok(0)`: the end.
@@ -117,7 +120,7 @@ impl Shared {
             if ring.filled(read)? > 0 {
                 continue;
             }
-            match heard(&self.bell, look == LOOKS, |interest, once| self.bell.try_io(interest, once)) {
+            match heard(&self.bell, look == LOOKS, |interest, once| self.bell.try_io(interest, |_| once())) {
                 Ok(0) => self.gone.store(true, Ordering::Relaxed),
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
@@ -249,7 +252,7 @@ mod tests {
         let (memory, _) = Memory::create().unwrap();
         let (bell, ear) = UnixStream::pair().unwrap();
         let share = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let shared = Shared::new(memory, bell, true, share);
+        let shared = Shared::new(memory, bell, true, share).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         while rung(&shared.bell) {}
