@@ -30,6 +30,8 @@ const REST: Duration = Duration::from_secs(2);
 const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Bytes brought to their place between two flushes.
 const CLEAN_BYTES: usize = 8 << 20;
+/// What is under way at once while they are: a commit that comes meanwhile waits for no more than this in the disk's queue.
+const PORTION: (usize, usize) = (32, 1 << 20);
 /// Bytes of a checkpoint gathered under one hold of the lock.
 const WALK_BYTES: usize = PAGE_USED;
 
@@ -95,10 +97,10 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
     }
 }
 
-/// Whether enough has gathered to be brought to its place: a quarter of the memory for it, or as much as the log
-/// takes between two checkpoints. For a checkpoint holds all that is pending, and with a small log there are many.
+/// Whether enough has gathered to be brought to its place: a quarter of the memory for it, or of what the log takes
+/// between two checkpoints. For a checkpoint holds all that is pending, and with a small log there are many.
 pub(crate) fn clean_due(store: &Store, state: &State) -> bool {
-    let high = store.options.fast_write_memory.min(store.files.label.log_bytes) / 4;
+    let high = (store.options.fast_write_memory / 4).min(store.files.label.log_bytes / 16);
     state.index.pending_bytes() as u64 > high && !state.ready.is_empty()
 }
 
@@ -172,20 +174,25 @@ fn collect(state: &mut State) -> (Arc<()>, Vec<(u64, Bytes)>, Cleaned) {
     (token, units, done)
 }
 
-/// Neighbours go in one write.
+/// Neighbours go in one write, and no more than a portion at once.
 fn write_units(store: &Store, units: Vec<(u64, Bytes)>) -> io::Result<()> {
-    let mut requests = Vec::new();
+    let (writes_max, bytes_max) = PORTION;
     let mut rest = units.as_slice();
-    while let Some((first, _)) = rest.first() {
-        let run = rest.iter().zip(*first..).take_while(|((place, _), expected)| place == expected).count();
-        let mut buf = store.node.buffer(run * UNIT);
-        for (i, (_, bytes)) in rest[..run].iter().enumerate() {
-            buf[i * UNIT..(i + 1) * UNIT].copy_from_slice(bytes);
+    while !rest.is_empty() {
+        let (mut requests, mut left) = (Vec::new(), bytes_max / UNIT);
+        while let Some((first, _)) = rest.first().filter(|_| requests.len() < writes_max && left > 0) {
+            let places = rest.iter().take(left).zip(*first..);
+            let run = places.take_while(|((place, _), expected)| place == expected).count();
+            let mut buf = store.node.buffer(run * UNIT);
+            for (i, (_, bytes)) in rest[..run].iter().enumerate() {
+                buf[i * UNIT..(i + 1) * UNIT].copy_from_slice(bytes);
+            }
+            requests.push(write(&store.files.data, first * UNIT as u64, buf));
+            (rest, left) = (&rest[run..], left - run);
         }
-        requests.push(write(&store.files.data, first * UNIT as u64, buf));
-        rest = &rest[run..];
+        store.node.submit_and_wait(store.queues[0], requests)?;
     }
-    store.node.submit_and_wait(store.queues[0], requests)
+    Ok(())
 }
 
 fn write(file: &Arc<IoFile>, offset: u64, buf: impl Into<IoBuf>) -> Request {
