@@ -6,7 +6,7 @@
 //! its share is used up). Streams that were read lately have equal shares of it, a block at least.
 //! Never waits; under memory pressure it simply does less.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use base::{OpClass, units::UNIT};
 use wire::token::{Need, Span, Use};
@@ -17,11 +17,15 @@ use crate::{
     pages::{load_meter::LATENCY_MIN, streams::AHEAD_MIN},
 };
 
+/// Blocks of a large file that a reader in sequence goes through with a read.
+#[must_use]
+pub(crate) struct Passed(Range<u64>);
+
 impl Core {
-    /// Notes a read of a handle, and starts loading what comes next.
-    pub fn read_ahead(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) {
+    /// Notes a read of a handle, and starts loading what comes next. The result is for [`Core::passed`], when the read has its bytes.
+    pub fn read_ahead(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) -> Passed {
         if file.flags.direct || len == 0 {
-            return;
+            return Passed(0..0);
         }
         let (size, block_size) = {
             let state = file.inode.lock();
@@ -34,14 +38,13 @@ impl Core {
             let window_max = self.ahead_max(&mut reader.epoch, streaming, block_size);
             reader.streams.note(offset, len, size, window_max)
         };
-        if !next.passed.is_empty() && size > self.live().seq_discard_threshold {
-            self.passed(&file.inode, next.passed.start / block_size..next.passed.end / block_size);
-        }
         for part in next.load {
             if !self.load_ahead(&file.inode, part.start, part.end) {
-                return;
+                break;
             }
         }
+        let large = size > self.live().seq_discard_threshold;
+        Passed(if large { next.passed.start / block_size..next.passed.end / block_size } else { 0..0 })
     }
 
     /// Bytes that one stream may have ahead.
@@ -103,8 +106,8 @@ impl Core {
         true
     }
 
-    /// A reader in sequence has gone through these blocks.
-    fn passed(&self, inode: &Inode, blocks: std::ops::Range<u64>) {
+    /// A reader in sequence has gone through these blocks: they go first. What is still being loaded is not known to the pool.
+    pub fn passed(&self, inode: &Inode, Passed(blocks): Passed) {
         for block in blocks {
             let tags = inode.lock().block(block).map(|b| b.tags()).unwrap_or_default();
             self.pool.give_up_first(tags);

@@ -9,9 +9,11 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU8, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
+
+use base::units::UNIT;
 
 /// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
 const ENTRY_PCT: u64 = 20;
@@ -36,6 +38,8 @@ pub(crate) struct Tag {
     ahead: bool,
     hits: AtomicU8,
     last_end: AtomicU32,
+    /// A bit for each of `units` that was used.
+    seen: Box<[AtomicU64]>,
 }
 
 impl Tag {
@@ -47,16 +51,36 @@ impl Tag {
         ahead: bool,
     ) -> Arc<Tag> {
         let (hits, last_end) = (AtomicU8::new(0), AtomicU32::new(0));
-        Arc::new(Tag { owner, block, units, bytes, ahead, hits, last_end })
+        let seen = (0..units.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Tag { owner, block, units, bytes, ahead, hits, last_end, seen })
     }
 
-    /// Notes a use of bytes `from..to` of the block. Going on where the last use ended is one use still:
-    /// a scan in small reads must not look like reuse.
+    /// Notes a use of bytes `from..to` of the block. A scan must not look like reuse: units that nobody used before are none,
+    /// in whatever order several readers come to them, nor is going on where the last use ended.
     pub fn used(&self, from: u32, to: u32) {
-        let last = self.last_end.swap(to, Relaxed);
-        if last != 0 && from < last && self.hits.load(Relaxed) < 3 {
+        let goes_on = self.last_end.swap(to, Relaxed) == from;
+        if self.all_seen(from, to) && !goes_on && self.hits.load(Relaxed) < 3 {
             self.hits.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Whether every unit of `from..to` was used before; from now on they are.
+    fn all_seen(&self, from: u32, to: u32) -> bool {
+        let within = |unit: u32| unit.clamp(self.units.start, self.units.end) - self.units.start;
+        let (first, end) = (within(from / UNIT as u32), within(to.div_ceil(UNIT as u32)));
+        let mut all = true;
+        for (word, seen) in (0u32..).step_by(64).zip(&self.seen) {
+            let (a, b) = (first.saturating_sub(word).min(64), end.saturating_sub(word).min(64));
+            if a >= b {
+                continue;
+            }
+            let bits = u64::MAX >> (64 - (b - a)) << a;
+            if seen.load(Relaxed) & bits != bits {
+                all = false;
+                seen.fetch_or(bits, Relaxed);
+            }
+        }
+        all
     }
 
     /// Whether nobody used it more than once.
@@ -204,5 +228,38 @@ mod tests {
         assert_eq!(tag.hits.load(Relaxed), 0);
         tag.used(0, 4096);
         assert_eq!(tag.hits.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn several_readers_of_a_scan_are_one_use_in_whatever_order() {
+        let (record, units) = (47_008u32, 1024..2048u32);
+        let (start, end) = (units.start * 4096, units.end * 4096);
+        let places: Vec<u32> = (start..end).step_by(record as usize).collect();
+        for readers in 1..6 {
+            let tag = Tag::new(Weak::<Nobody>::new(), 1, units.clone(), 4 << 20, true);
+            // Each the next of its own records, the last reader first.
+            for round in places.chunks(readers) {
+                round.iter().rev().for_each(|&at| tag.used(at, (at + record).min(end)));
+            }
+            assert!(tag.is_unused(), "{readers} readers");
+            assert!(tag.seen.iter().all(|word| word.load(Relaxed) == u64::MAX));
+            tag.used(places[3], places[3] + record);
+            assert!(!tag.is_unused(), "what was read before is read again");
+        }
+    }
+
+    #[test]
+    fn what_was_used_is_known_to_the_unit() {
+        let tag = |units| Tag::new(Weak::<Nobody>::new(), 0, units, 0, false);
+        let at = |unit: u32| unit * 4096;
+        let large = tag(100..230);
+        assert!(!large.all_seen(at(163), at(165)), "both words");
+        assert!(large.all_seen(at(163), at(165)) && large.all_seen(at(164), at(164) + 1));
+        assert!(!large.all_seen(at(162), at(164)) && !large.all_seen(at(165), at(166)));
+        assert!(!large.all_seen(at(100), at(230)) && large.all_seen(at(100), at(230)));
+        // Beyond it there is nothing to note.
+        assert!(
+            large.all_seen(at(230), at(999)) && large.all_seen(0, at(100)) && tag(5..5).all_seen(0, u32::MAX)
+        );
     }
 }

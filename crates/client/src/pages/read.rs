@@ -64,8 +64,10 @@ impl Core {
         self.learn_blocks(inode, offset, offset.saturating_add(len.min(READ_MAX) as u64)).await?;
         let begun = self.begin_read(inode, offset, len);
         // After the loads of the read itself and before the wait for them.
-        self.read_ahead(file, offset, len);
-        self.end_read(inode, begun).await
+        let passed = self.read_ahead(file, offset, len);
+        let data = self.end_read(inode, begun).await?;
+        self.passed(inode, passed);
+        Ok(data)
     }
 
     /// The same without a handle and without reading ahead; which blocks there are has been learned.
@@ -190,7 +192,8 @@ impl Core {
         }
         let data = ReadData::new(out);
         self.pool.counts().hit.add(data.len() as u64);
-        self.read_ahead(file, offset, data.len());
+        let passed = self.read_ahead(file, offset, data.len());
+        self.passed(&file.inode, passed);
         Some(data)
     }
 }

@@ -125,6 +125,38 @@ async fn a_large_file_read_in_sequence_makes_room_by_itself() {
     }
 }
 
+/// Also where a block is gone through before all of it has come, and where several read it at once: a scan is not reuse.
+#[tokio::test]
+async fn what_a_scan_has_gone_through_takes_a_sixteenth_of_the_pool() {
+    let block = u64::from(BLOCK);
+    let in_turn: Vec<u64> = (0..FILE).step_by(STEP).collect();
+    // 0 1 3 2 5 4 7 6 ...
+    let in_pairs: Vec<u64> = (0..in_turn.len()).map(|i| in_turn[if i < 2 { i } else { i ^ 1 }]).collect();
+    let of_four: Vec<u64> =
+        (0..FILE / 4).step_by(STEP).flat_map(|at| [0, 1, 2, 3].map(|part| part * FILE / 4 + at)).collect();
+    let whole: Vec<u64> = (0..FILE).step_by(BLOCK as usize).collect();
+    for (reads, len, ahead) in
+        [(&in_turn, STEP, 3), (&in_pairs, STEP, 3), (&of_four, STEP, 3), (&whole, BLOCK as usize, 0)]
+    {
+        let mut world = World::new(1, 7);
+        let tunables = Tunables { seq_discard_threshold: 1 << 20, prefetch_pct: ahead, ..roomy() };
+        let pool = tunables.pagepool;
+        let (client, handle) = stored(&mut world, tunables).await;
+        for &at in reads {
+            assert_eq!(client.read(handle, at, len).await.unwrap().to_vec().len(), len);
+        }
+        let used = client.pool_use();
+        // What was ahead when the last load made room, and the last block of each reader, which is not behind it.
+        let most = pool / 16 + pool * u64::from(ahead) / 100 + 16 * block;
+        assert!(
+            used.used <= most,
+            "{:?}, {len} bytes, {ahead} % ahead: {} of {most}: {used:?}",
+            &reads[..8],
+            used.used
+        );
+    }
+}
+
 #[tokio::test]
 async fn full_blocks_of_small_files_wait_below_the_threshold() {
     let never = Duration::from_secs(3600);

@@ -29,6 +29,11 @@ impl Block {
                 continue;
             };
             let end = to.min((start + piece.units) * UNIT as u32);
+            // Before anything counts as used: who gets nothing comes again.
+            let to_unit = to.div_ceil(UNIT as u32);
+            if pos == from && end < to && !absent_is_zero && !self.missing(unit, to_unit).is_empty() {
+                return false;
+            }
             let slice = (pos - start * UNIT as u32) as usize..(end - start * UNIT as u32) as usize;
             match &piece.data {
                 Data::Zeros => {
