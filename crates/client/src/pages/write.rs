@@ -27,6 +27,10 @@ use crate::{
 const STEP_MAX: usize = 4 << 20;
 const STEP_SHARE: u64 = 16;
 
+/// Units that come in at once for who writes parts of them one after the other, at most; and at most this share of the page pool.
+const EDGES_MAX: u64 = 256;
+const EDGES_SHARE: u64 = 1024;
+
 const UNIT64: u64 = UNIT as u64;
 
 /// Who is in the file beside us.
@@ -261,13 +265,17 @@ impl Core {
             return missing;
         }
         let block_start = block * state.block_size();
+        // Units of it that count.
+        let end = state.attr.size.saturating_sub(block_start).min(state.block_size()).div_ceil(UNIT64) as u32;
+        let several = (self.live().pagepool / EDGES_SHARE / UNIT64).min(EDGES_MAX) as u32;
         let edges = [(from, from / UNIT as u32), (to, to / UNIT as u32)];
         for (edge, unit) in edges {
             let inside = !edge.is_multiple_of(UNIT as u32);
-            let counts = block_start + u64::from(unit) * UNIT64 < state.attr.size;
             let absent = state.block(block).is_none_or(|b| !b.missing(unit, unit + 1).is_empty());
-            if inside && counts && absent {
-                let (waits, load) = self.prepare_load(inode, state, block, unit..unit + 1, OpClass::Read);
+            if inside && unit < end && absent {
+                let goes_on = state.edit(block, |b| b.edge_goes_on(unit));
+                let units = unit..if goes_on { end.min(unit + several.max(1)) } else { unit + 1 };
+                let (waits, load) = self.prepare_load(inode, state, block, units, OpClass::Read);
                 missing.waits.extend(waits);
                 missing.loads.extend(load);
             }

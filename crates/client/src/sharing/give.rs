@@ -3,6 +3,7 @@
 //! On failure (pdisks away) giving back goes on; a session that takes too long is ended by the manager.
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +23,31 @@ use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 pub(crate) const RETRY: Duration = Duration::from_millis(300);
 /// Pause before it is looked again whether a token is still written under.
 const LINGER_LOOK: Duration = Duration::from_millis(1);
+/// A block that was not written for so long is left behind by who writes.
+const LEFT: Duration = Duration::from_millis(4);
+
+/// The dirty blocks of a file when they were last looked at, each with the number of its last write.
+#[derive(Default)]
+struct Behind {
+    looked: Option<Instant>,
+    dirty: HashMap<u64, u64>,
+}
+
+impl Behind {
+    /// Whether it is time to look again.
+    fn is_due(&self, now: Instant) -> bool {
+        self.looked.is_none_or(|last| now >= last + LEFT)
+    }
+
+    /// What is dirty now; returns what was so at the last look and has not been written since.
+    fn look(&mut self, now: Instant, dirty: HashMap<u64, u64>) -> Vec<u64> {
+        let left = dirty.iter().filter(|(block, written)| self.dirty.get(block) == Some(written));
+        let mut left: Vec<u64> = left.map(|(&block, _)| block).collect();
+        left.sort_unstable();
+        *self = Behind { looked: Some(now), dirty };
+        left
+    }
+}
 
 impl Core {
     pub async fn release(&self, tokens: Vec<Token>) {
@@ -77,15 +103,37 @@ impl Core {
 
     /// Waits while the token stays ([`super::linger`]); none if another recall of it waits already, which is this one from
     /// now on.
-    async fn linger(&self, wanted: Token) -> Option<Token> {
+    async fn linger(self: &Arc<Core>, wanted: Token) -> Option<Token> {
         let Some(inode) = self.inode_known(wanted.ino) else { return Some(wanted) };
         if !inode.lock().linger.recalled(wanted, Instant::now()) {
             return None;
         }
+        let mut behind = Behind::default();
         while self.calls.lease_valid() && inode.lock().linger.stays(Instant::now()) {
             tokio::time::sleep(LINGER_LOOK).await;
+            self.store_behind(&inode, &mut behind);
         }
         inode.lock().linger.obey()
+    }
+
+    /// Begins to store the blocks that the writers under a token that is wanted have left behind: what is stored meanwhile need not
+    /// be waited for when it is given up.
+    fn store_behind(self: &Arc<Core>, inode: &Arc<Inode>, behind: &mut Behind) {
+        let now = Instant::now();
+        if !behind.is_due(now) {
+            return;
+        }
+        let dirty = {
+            let state = inode.lock();
+            if state.fits_inode(self.tunables.inline_data_max) {
+                return;
+            }
+            let written = |&block: &u64| state.block(block).map(|b| (block, b.dirty_seq));
+            state.dirty.iter().filter_map(written).collect()
+        };
+        for block in behind.look(now, dirty) {
+            self.kick_block(inode, block);
+        }
     }
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
@@ -229,4 +277,21 @@ impl Core {
 fn covering(blocks: &Blocks) -> Span {
     let (first, last) = (blocks.runs().first(), blocks.runs().last());
     Span { first: first.map_or(0, |run| run.span.first), end: last.map_or(0, |run| run.span.end) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_left_behind_that_nobody_wrote_since_the_last_look() {
+        let now = Instant::now();
+        let mut behind = Behind::default();
+        assert!(behind.is_due(now));
+        assert_eq!(behind.look(now, [(1, 10), (2, 11), (7, 12)].into()), []);
+        assert!(!behind.is_due(now + LEFT / 2) && behind.is_due(now + LEFT));
+        // The second was written again, the last is new, the first is being stored already.
+        assert_eq!(behind.look(now + LEFT, [(2, 13), (7, 12), (8, 14)].into()), [7]);
+        assert_eq!(behind.look(now + 2 * LEFT, [(2, 13), (8, 14)].into()), [2, 8]);
+    }
 }

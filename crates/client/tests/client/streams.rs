@@ -157,6 +157,36 @@ async fn what_a_scan_has_gone_through_takes_a_sixteenth_of_the_pool() {
     }
 }
 
+/// Records that share units with others' records: what they need of these comes for several at once. Here and there it comes for each alone.
+#[tokio::test]
+async fn units_written_in_part_come_in_for_several_records_at_once() {
+    let mut rng = Rng(5);
+    let record = 5000;
+    let in_turn: Vec<u64> = (0..FILE - record).step_by(2 * record as usize).collect();
+    let anywhere: Vec<u64> = (0..400).map(|_| rng.below(FILE / 2 - record) * 2 + 1).collect();
+    for (places, reads_most, units_each) in [(&in_turn, 0.5, 3), (&anywhere, 2.0, 2)] {
+        let mut world = World::new(4, 7);
+        let never = Duration::from_secs(3600);
+        let tunables = Tunables { pagepool: 256 << 20, writeback_age: never, ..small() };
+        let (client, handle) = stored(&mut world, tunables).await;
+        let before = world.blocks.reads.load(SeqCst);
+        for &at in places {
+            client.write(handle, at, &vec![9; record as usize]).await.unwrap();
+        }
+        let reads = (world.blocks.reads.load(SeqCst) - before) as f64 / places.len() as f64;
+        assert!(reads > 0.0 && reads <= reads_most, "{reads} reads a record");
+        let units = client.pool_use().used / 4096 / places.len() as u64;
+        assert!(units <= 3 + units_each, "{units} units in memory for a record: {:?}", client.pool_use());
+        let data = client.read(handle, places[7] - 3, record as usize + 6).await.unwrap().to_vec();
+        let own = |at: u64| (at / STEP as u64) as u8;
+        let kept = |at: u64| places.iter().all(|&p| at < p || at >= p + record);
+        for (i, &byte) in data.iter().enumerate() {
+            let at = places[7] - 3 + i as u64;
+            assert_eq!(byte, if kept(at) { own(at) } else { 9 }, "at {at}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn full_blocks_of_small_files_wait_below_the_threshold() {
     let never = Duration::from_secs(3600);

@@ -48,6 +48,8 @@ pub(crate) struct Block {
     pub failures: u64,
     /// Its place in the page pool.
     pub entry: Option<BlockEntry>,
+    /// The last unit that had to come in because it was written in part, and how many before it went forward step by step.
+    pub(super) edge: (u32, u8),
 }
 
 impl Block {
@@ -68,6 +70,7 @@ impl Block {
             flush_starts: 0,
             failures: 0,
             entry: None,
+            edge: (0, 0),
         }
     }
 

@@ -12,7 +12,21 @@ use crate::pages::{
     queues::Tag,
 };
 
+/// Units between two that are written in part, at most, where a writer goes forward record by record.
+const EDGE_STEP: u32 = 256;
+/// So many such steps are believed.
+const EDGE_STEPS: u8 = 3;
+
 impl Block {
+    /// Notes a unit that has to come in because it is written in part. True: its writer goes forward record by record, beside records
+    /// that are there, and will want more units behind this one.
+    pub fn edge_goes_on(&mut self, unit: u32) -> bool {
+        let (last, steps) = self.edge;
+        let forward = unit > last && unit - last <= EDGE_STEP;
+        self.edge = (unit, if forward { steps.saturating_add(1) } else { 0 });
+        self.edge.1 >= EDGE_STEPS
+    }
+
     /// Waits of loads that cover something of `from..to`, and what neither is here nor on its way.
     pub fn loading(&self, from: u32, to: u32) -> (Vec<Arc<LoadWait>>, Vec<std::ops::Range<u32>>) {
         let mut waits = Vec::new();
