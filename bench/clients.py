@@ -7,7 +7,8 @@ The same numbers of processes also ask a plain server for 4 KiB each, over TCP: 
 else. What that loses with their number is lost to the machine's switches between processes.
 
 All read one file in memory (tmpfs), and begin at the same time. Beside the rate stands the CPU per read, of all processes of
-the cluster and the load, the share of the machine's CPU that was idle meanwhile, and the longest time of one read.
+the cluster and the load, the server's own part of it, the share of the machine's CPU that was idle meanwhile, and the longest time of one read.
+Clients that are machines of their own bring their own CPU: what the number of them takes from a server then is what a read costs the server.
 
 usage: bench/clients.py [options]
 example: bench/clients.py --clients 16,64,256 --reads 40000
@@ -29,8 +30,15 @@ import time
 from systems import cpu_seconds, run, script
 
 
-def one_round(perf, clients, threads, reads):
-    """Rate, CPU us a read, idle share and longest read of so many clients."""
+def cpu_of(pid):
+    """CPU seconds of a process so far."""
+    with open(f"/proc/{pid}/stat") as stat:
+        user, system = stat.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def one_round(perf, server, clients, threads, reads):
+    """Rate, CPU us a read in all and in the server, idle share and longest read of so many clients."""
     each = max(reads // clients, threads)
     # A client takes some time to begin its session, on a busy machine more.
     for room in (0.1, 0.3, 0.9):
@@ -39,9 +47,9 @@ def one_round(perf, clients, threads, reads):
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for n in range(clients)]
         try:
             time.sleep(max(start_at - time.time(), 0))
-            busy, idle = cpu_seconds()
+            (busy, idle), served = cpu_seconds(), cpu_of(server)
             answers = [load.communicate(timeout=300) for load in loads]
-            busy_now, idle_now = cpu_seconds()
+            (busy_now, idle_now), served_now = cpu_seconds(), cpu_of(server)
         finally:
             for load in loads:
                 load.kill()
@@ -56,7 +64,7 @@ def one_round(perf, clients, threads, reads):
     reports = [json.loads(out)["runs"][0] for out, _ in answers]
     total = sum(report["operations"] for report in reports)
     seconds = max(report["took_s"] for report in reports)
-    return (total / seconds, (busy_now - busy) / total * 1e6, (idle_now - idle) / (busy_now - busy + idle_now - idle),
+    return (total / seconds, (busy_now - busy) / total * 1e6, (served_now - served) / total * 1e6, (idle_now - idle) / (busy_now - busy + idle_now - idle),
             max(report["reads"]["latency"]["max_ms"] for report in reports))
 
 
@@ -100,16 +108,16 @@ def plain_round(clients, reads):
         for load in loads:
             load.start()
         begin.wait(timeout=60)
-        began, (busy, idle) = time.monotonic(), cpu_seconds()
+        began, (busy, idle), served = time.monotonic(), cpu_seconds(), cpu_of(server.pid)
         waits = [longest.get(timeout=300) for _ in loads]
-        took, (busy_now, idle_now) = time.monotonic() - began, cpu_seconds()
+        took, (busy_now, idle_now), served_now = time.monotonic() - began, cpu_seconds(), cpu_of(server.pid)
     finally:
         for process in [*loads, server]:
             process.kill()
             process.join()
         listener.close()
     total = each * clients
-    return total / took, (busy_now - busy) / total * 1e6, (idle_now - idle) / (busy_now - busy + idle_now - idle), max(waits) * 1e3
+    return total / took, (busy_now - busy) / total * 1e6, (served_now - served) / total * 1e6, (idle_now - idle) / (busy_now - busy + idle_now - idle), max(waits) * 1e3
 
 
 def main():
@@ -130,6 +138,8 @@ def main():
         run(args.program, "config", "set", f"transport={args.transport}", "--dir", cluster)
         direct = ["--direct-client", "--dir", cluster, "--json"]
         run(args.program, "perf", "create", "seq", "/f", "-r", "4m", "-n", "1g", "-fsync", *direct)
+        serve = f"serve --dir {cluster} --name n1"
+        server = int(run("pgrep", "-f", serve).split()[0])
         perf = [args.program, "perf", "read", "rand", "/f", "-r", "4k", *direct]
         # Name: clients, threads of each.
         cases = {f"{count} clients": (count, 1) for count in counts}
@@ -137,13 +147,13 @@ def main():
         rounds = {name: [] for name in [*cases, *(f"plain, {count} clients" for count in counts)]}
         for _ in range(args.rounds):
             for name, (clients, threads) in cases.items():
-                rounds[name].append(one_round(perf, clients, threads, args.reads))
+                rounds[name].append(one_round(perf, server, clients, threads, args.reads))
             for count in counts:
                 rounds[f"plain, {count} clients"].append(plain_round(count, args.reads))
         values = []
         for name, found in rounds.items():
-            rate, cpu_us, idle, longest = (statistics.median(column) for column in zip(*found))
-            values.append({"case": name, "reads_per_second": rate, "cpu_us": cpu_us, "idle": idle, "longest_ms": longest})
+            rate, cpu_us, server_us, idle, longest = (statistics.median(column) for column in zip(*found))
+            values.append({"case": name, "reads_per_second": rate, "cpu_us": cpu_us, "server_us": server_us, "idle": idle, "longest_ms": longest})
         bests = {}
         for value in values:
             kind = value["kind"] = re.sub(r"\d+ clients$", "", value["case"])
@@ -154,7 +164,7 @@ def main():
             return
         for value in values:
             share = f"{value['reads_per_second'] / bests[value['kind']]:.2f} of the best" if value["case"].endswith("clients") else "the ceiling"
-            print(f"{value['case']:<24}{value['reads_per_second']:>9,.0f} reads/s  {share:<16}{value['cpu_us']:>7.1f} us CPU a read"
+            print(f"{value['case']:<24}{value['reads_per_second']:>9,.0f} reads/s  {share:<16}{value['cpu_us']:>7.1f} us CPU a read,{value['server_us']:>6.1f} of the server"
                   f"{value['idle']:>7.0%} idle{value['longest_ms']:>9.1f} ms the longest")
     finally:
         subprocess.run([args.program, "down", "--dir", cluster, "--force"], capture_output=True, timeout=120)
