@@ -56,10 +56,10 @@ impl Tag {
     }
 
     /// Notes a use of bytes `from..to` of the block. A scan must not look like reuse: units that nobody used before are none,
-    /// in whatever order several readers come to them, nor is going on where the last use ended.
+    /// in whatever order several readers come to them, nor is going on behind the last use.
     pub fn used(&self, from: u32, to: u32) {
-        let goes_on = self.last_end.swap(to, Relaxed) == from;
-        if self.all_seen(from, to) && !goes_on && self.hits.load(Relaxed) < 3 {
+        let last = self.last_end.swap(to, Relaxed);
+        if self.all_seen(from, to) && from < last && self.hits.load(Relaxed) < 3 {
             self.hits.fetch_add(1, Relaxed);
         }
     }
@@ -228,6 +228,12 @@ mod tests {
         assert_eq!(tag.hits.load(Relaxed), 0);
         tag.used(0, 4096);
         assert_eq!(tag.hits.load(Relaxed), 1);
+        let tag = Tag::new(Weak::<Nobody>::new(), 0, 0..1, 4096, false);
+        (0..4u32).for_each(|i| tag.used(i * 1024, i * 1024 + 512));
+        assert!(tag.is_unused(), "every other half of a KiB");
+        let zeros = Tag::new(Weak::<Nobody>::new(), 0, 0..0, 1024, false);
+        zeros.used(8192, 12288);
+        assert!(zeros.is_unused(), "used once");
     }
 
     #[test]

@@ -178,7 +178,19 @@ impl Core {
             if !state.knows(offset, end) || state.is_unsure(self.patience()) {
                 return None;
             }
-            for part in parts(offset, end, state.block_size()) {
+            let parts = parts(offset, end, state.block_size());
+            // Of several nothing counts as used before all are here: who gets nothing comes again.
+            let is_here = |part: &Part| match state.block(part.block) {
+                Some(block) => {
+                    let (from, to) = (part.from / UNIT as u32, part.to.div_ceil(UNIT as u32));
+                    !state.on_disk(part.block) || block.missing(from, to).is_empty()
+                }
+                None => !state.on_disk(part.block),
+            };
+            if parts.len() > 1 && !parts.iter().all(is_here) {
+                return None;
+            }
+            for part in parts {
                 let on_disk = state.on_disk(part.block);
                 if state.block(part.block).is_none() {
                     if on_disk {

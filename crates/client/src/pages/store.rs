@@ -140,12 +140,12 @@ impl Core {
         }
     }
 
-    /// Starts writing a block that is complete, without waiting for it.
+    /// Starts writing a block, without waiting for it.
     pub fn kick_block(self: &Arc<Core>, inode: &Arc<Inode>, block: u64) {
         let ticket = {
             let mut state = inode.lock();
-            if state.flushes.are_held() || !state.block(block).is_some_and(|b| b.has_dirty() && !b.flushing())
-            {
+            let waits = state.block(block).is_some_and(|b| b.has_dirty() && !b.flushing());
+            if !waits || state.flushes.are_held() || state.fits_inode(self.tunables.inline_data_max) {
                 return;
             }
             state.edit(block, |b| b.begin_flush())

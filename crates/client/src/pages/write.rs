@@ -54,6 +54,8 @@ enum PartStep {
 struct Edges {
     waits: Vec<Arc<LoadWait>>,
     loads: Vec<Work>,
+    /// Units that this write does not need come with them.
+    others: bool,
 }
 
 impl Core {
@@ -269,13 +271,14 @@ impl Core {
         let end = state.attr.size.saturating_sub(block_start).min(state.block_size()).div_ceil(UNIT64) as u32;
         let several = (self.live().pagepool / EDGES_SHARE / UNIT64).min(EDGES_MAX) as u32;
         let edges = [(from, from / UNIT as u32), (to, to / UNIT as u32)];
+        let mut comes = 0..0;
         for (edge, unit) in edges {
-            let inside = !edge.is_multiple_of(UNIT as u32);
+            let inside = !edge.is_multiple_of(UNIT as u32) && !comes.contains(&unit);
             let absent = state.block(block).is_none_or(|b| !b.missing(unit, unit + 1).is_empty());
             if inside && unit < end && absent {
-                let goes_on = state.edit(block, |b| b.edge_goes_on(unit));
-                let units = unit..if goes_on { end.min(unit + several.max(1)) } else { unit + 1 };
-                let (waits, load) = self.prepare_load(inode, state, block, units, OpClass::Read);
+                comes = state.edit(block, |b| b.edge(unit, several, end));
+                missing.others |= comes.len() > 1;
+                let (waits, load) = self.prepare_load(inode, state, block, comes.clone(), OpClass::Read);
                 missing.waits.extend(waits);
                 missing.loads.extend(load);
             }
@@ -286,7 +289,11 @@ impl Core {
     /// Begins the loads here, as a read does, and waits for them.
     async fn wait_edges(self: &Arc<Core>, edges: Edges) -> Result<(), Errno> {
         edges.loads.into_iter().for_each(|load| self.begin(load));
-        self.wait_loads(edges.waits).await
+        match self.wait_loads(edges.waits).await {
+            // It may be of one of the others. Asked for again each comes alone, and says itself what is wrong.
+            Err(_) if edges.others => Ok(()),
+            done => done,
+        }
     }
 
     /// Makes bytes `from..to` read as zeros, in memory and in what will be stored. Only what the pdisks

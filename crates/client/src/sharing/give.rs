@@ -125,13 +125,15 @@ impl Core {
         }
         let dirty = {
             let state = inode.lock();
-            if state.fits_inode(self.tunables.inline_data_max) {
+            if state.failures.pause() {
                 return;
             }
             let written = |&block: &u64| state.block(block).map(|b| (block, b.dirty_seq));
             state.dirty.iter().filter_map(written).collect()
         };
-        for block in behind.look(now, dirty) {
+        // No more than who waits begins at a time: others' blocks wait for their turn as well.
+        let window = 2 * self.live().flushes_max as usize;
+        for block in behind.look(now, dirty).into_iter().take(window) {
             self.kick_block(inode, block);
         }
     }

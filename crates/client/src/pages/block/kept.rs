@@ -48,7 +48,7 @@ pub(crate) struct Block {
     pub failures: u64,
     /// Its place in the page pool.
     pub entry: Option<BlockEntry>,
-    /// The last unit that had to come in because it was written in part, and how many before it went forward step by step.
+    /// The last unit that came in because one was written in part, and how many such before it went forward step by step.
     pub(super) edge: (u32, u8),
 }
 
@@ -70,7 +70,7 @@ impl Block {
             flush_starts: 0,
             failures: 0,
             entry: None,
-            edge: (0, 0),
+            edge: (u32::MAX, 0),
         }
     }
 

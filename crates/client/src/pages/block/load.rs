@@ -12,19 +12,25 @@ use crate::pages::{
     queues::Tag,
 };
 
-/// Units between two that are written in part, at most, where a writer goes forward record by record.
+/// Units between two that are written in part, or behind those that came in at once, where a writer goes forward record by record: at most.
 const EDGE_STEP: u32 = 256;
 /// So many such steps are believed.
 const EDGE_STEPS: u8 = 3;
 
 impl Block {
-    /// Notes a unit that has to come in because it is written in part. True: its writer goes forward record by record, beside records
-    /// that are there, and will want more units behind this one.
-    pub fn edge_goes_on(&mut self, unit: u32) -> bool {
+    /// Notes a unit that has to come in because it is written in part, and gives what is to come in with it: that unit, or up to `several`
+    /// before `end`, if its writer goes forward record by record beside records that are there.
+    pub fn edge(&mut self, unit: u32, several: u32, end: u32) -> std::ops::Range<u32> {
         let (last, steps) = self.edge;
         let forward = unit > last && unit - last <= EDGE_STEP;
-        self.edge = (unit, if forward { steps.saturating_add(1) } else { 0 });
-        self.edge.1 >= EDGE_STEPS
+        let steps = if forward { steps.saturating_add(1) } else { 0 };
+        let units = unit..if steps >= EDGE_STEPS {
+            end.min(unit.saturating_add(several)).max(unit + 1)
+        } else {
+            unit + 1
+        };
+        self.edge = (units.end - 1, steps);
+        units
     }
 
     /// Waits of loads that cover something of `from..to`, and what neither is here nor on its way.

@@ -227,3 +227,26 @@ proptest! {
         prop_assert_eq!(b.pool.usage().used, 0);
     }
 }
+
+#[test]
+fn edges_come_alone_until_their_writer_has_gone_forward() {
+    let mut block = Block::new(1024);
+    // Records 46 units apart.
+    let alone = |unit: u32| unit..unit + 1;
+    for unit in [10, 21, 56] {
+        assert_eq!(block.edge(unit, 256, 1024), alone(unit));
+    }
+    assert_eq!(block.edge(67, 256, 1024), 67..323);
+    // The next one that is not here is believed at once.
+    assert_eq!(block.edge(332, 256, 1024), 332..588);
+    assert_eq!(block.edge(600, 256, 1024), 600..856);
+    assert_eq!(block.edge(860, 256, 1024), 860..1024, "not beyond what counts");
+    // Asked for again, further back, or far ahead: alone.
+    for unit in [860, 900, 902, 20, 700] {
+        assert_eq!(block.edge(unit, 256, 1024), alone(unit));
+    }
+    // With a small page pool.
+    for unit in [701, 702, 703, 704] {
+        assert_eq!(block.edge(unit, 0, 1024), alone(unit));
+    }
+}
