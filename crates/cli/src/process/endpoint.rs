@@ -1,6 +1,7 @@
 //! A process's end of the network, and the client over it.
 
 use std::{
+    env::VarError,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::PathBuf,
 };
@@ -13,9 +14,28 @@ use wire::{map::ManagerEntry, mgr::MgrError};
 use super::{certificate, ident};
 use crate::{cluster_dir::ClusterDir, link::Link};
 
+/// Says how many threads the runtime of a process has, instead of [`threads`].
+const THREADS: &str = "ROPEWALK_RUNTIME_THREADS";
+const THREADS_MAX: usize = 1024;
+
 /// A runtime for a process of the cluster.
 pub fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
+    let threads = match std::env::var(THREADS) {
+        Err(VarError::NotPresent) => threads(std::thread::available_parallelism().map_or(1, usize::from)),
+        Err(VarError::NotUnicode(_)) => bail!("{THREADS} is no number"),
+        Ok(text) => match text.parse() {
+            Ok(threads) if (1..=THREADS_MAX).contains(&threads) => threads,
+            _ => bail!("{THREADS}={text}: give a number from 1 to {THREADS_MAX}, or leave it out"),
+        },
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(threads).enable_all().build().context("start the runtime")
+}
+
+/// One thread for two CPUs: each that is woken for something wakes another to look for more, and both go to sleep again
+/// (docs/path.md, "Threads of the runtime"). What computes or waits for a disk has threads of its own.
+fn threads(cpus: usize) -> usize {
+    cpus.div_ceil(2).max(1)
 }
 
 /// This process's end of the network; its certificate is kept fresh.

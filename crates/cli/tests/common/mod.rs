@@ -48,6 +48,13 @@ pub const THREE: [&str; 6] = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p"]
 /// How long a process that is started may take to be there: one before it may still end.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Half of the tests, always the same ones, run with one thread for each process's tasks, as on two CPUs; the others with three, which take
+/// these from each other.
+fn runtime_threads() -> u32 {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    1 + name.bytes().fold(0, |sum, byte| sum ^ u32::from(byte) & 1) * 2
+}
+
 impl Cluster {
     /// Brings up [`THREE`] with further options of `up`.
     pub fn three(options: &[&str]) -> Cluster {
@@ -75,7 +82,8 @@ impl Cluster {
         if over_etcd() {
             options.extend(["--managers", "3", "--store", "etcd"].map(str::to_owned));
         }
-        Cluster { root, options, ports: Ports::take(), env: Mutex::default(), children: Mutex::default() }
+        let env = Mutex::new(vec![("ROPEWALK_RUNTIME_THREADS".to_owned(), runtime_threads().to_string())]);
+        Cluster { root, options, ports: Ports::take(), env, children: Mutex::default() }
     }
 
     /// `ropewalk up --detach` (again).
