@@ -4,7 +4,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 
-from systems import Gluster, remove, run
+from systems import Gluster, cpu_seconds, remove, run
 
 
 @dataclass
@@ -127,7 +127,7 @@ class OneWay(Cluster):
 
 
 class DiskWrite(Cluster):
-    """a new file of 2 GiB with fsync in 4+2p, eight pdisks on one disk, beside fio writing one and a half times the bytes to eight files"""
+    """a new file of 2 GiB with fsync in 4+2p, eight pdisks on one disk, beside fio writing one and a half times the bytes to eight files; how busy the CPUs are"""
 
     on_disk = True
 
@@ -147,9 +147,13 @@ class DiskWrite(Cluster):
 
     def round(self, number):
         def own():
-            return self.mb("create", "seq", self.file("4+2p"), "-r", "4m", "-n", str(self.bytes), "-fsync")
-        rate, ceiling = in_turn(number, own, self.fio)
+            busy, idle = cpu_seconds()
+            rate = self.mb("create", "seq", self.file("4+2p"), "-r", "4m", "-n", str(self.bytes), "-fsync")
+            busy_now, idle_now = cpu_seconds()
+            return rate, 100 * (busy_now - busy) / (busy_now - busy + idle_now - idle)
+        (rate, busy), ceiling = in_turn(number, own, self.fio)
         yield Row("2 GiB with fsync, 4+2p on one disk", rate, "MB/s", "fio", ceiling, 0.75)
+        yield Row("CPUs busy meanwhile", busy, "%", "all", 100.0)
 
 
 class Sync64k(Cluster):
