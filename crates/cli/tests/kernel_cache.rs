@@ -19,7 +19,7 @@ use std::{
 
 use common::{Random, ok, seed};
 use mounts::Mounts;
-use rustix::fs::Dir;
+use rustix::fs::{Dir, FallocateFlags, fallocate};
 
 const BLOCK: usize = 1 << 20;
 /// A token that waits for itself is given up after 60 s only.
@@ -154,6 +154,55 @@ fn a_recall_does_not_wait_for_writes() {
                 }
             });
         }
+    });
+}
+
+/// Both mounts write a file in turns, and read it through the page cache. A READ has a page locked and needs more than its mount has, which is
+/// recalled; beside it a writer asks for more, and stands behind the other mount's: the READ must not wait for that.
+#[test]
+fn a_recall_does_not_wait_for_a_reader_behind_a_writer() {
+    const RECORD: u64 = 5000;
+    const RECORDS: u64 = 800;
+    const ROUNDS: u32 = 8;
+    let mounts = two();
+    fs::write(mounts.at(0, "turns"), "").unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        let writers = [0, 1].map(|mount| {
+            let path = mounts.at(mount as usize, "turns");
+            let (reads, stop) = (path.clone(), &stop);
+            scope.spawn(move || {
+                let (mut random, mut record) = (Random(seed() ^ mount), [0; RECORD as usize]);
+                while !stop.load(SeqCst) {
+                    let file = File::open(&reads).unwrap();
+                    for _ in 0..20 {
+                        let size = in_time("a look", || file.metadata().unwrap().len());
+                        let at = random.below(size / RECORD + 1) * RECORD;
+                        in_time("a read", || file.read_at(&mut record, at).unwrap());
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut random = Random(seed() ^ mount << 8);
+                for _ in 0..ROUNDS {
+                    let file = OpenOptions::new().write(true).open(&path).unwrap();
+                    for at in (mount..RECORDS).step_by(2).map(|number| number * RECORD) {
+                        if random.below(10) == 0 {
+                            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                            in_time("a hole", || fallocate(&file, flags, at, RECORD).unwrap());
+                        } else {
+                            in_time("a write", || file.write_all_at(&[7; RECORD as usize], at).unwrap());
+                        }
+                    }
+                    in_time("a sync", || file.sync_all().unwrap());
+                    if mount == 0 && random.below(3) == 0 {
+                        in_time("a cut", || file.set_len(random.below(RECORD * RECORDS)).unwrap());
+                    }
+                }
+            })
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
     });
 }
 

@@ -29,7 +29,7 @@ impl Core {
         if !(may && inode.lock().wants_file_token()) {
             return None;
         }
-        let asking = Asking(inode);
+        let asking = Asking { inode, late: false };
         let asked = self.sharing.now();
         let question = MgrRequest::Acquire { ino: inode.ino, need: Need::Attr };
         let (token, resolve, attr) = match self.calls.ask(question).await {

@@ -117,7 +117,7 @@ impl Core {
         inode: &Arc<Inode>,
         need: Need,
     ) -> Result<Option<Attr>, Errno> {
-        let asking = Asking(inode);
+        let asking = Asking { inode, late: false };
         let (asked, generation, position) = {
             let state = inode.lock();
             (self.sharing.now(), state.attr_generation, state.names.kept.position())

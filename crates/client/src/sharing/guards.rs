@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use wire::token::Need;
 
+use super::tokens::Cell;
 use crate::files::{inode::Inode, state::FileState};
 
 /// The right to use an inode, until it is dropped.
@@ -45,19 +46,28 @@ impl Drop for TokenHold {
 }
 
 /// Ends an attempt to get a token that was given up half way.
-pub(crate) struct Asking<'a>(pub &'a Inode);
+pub(crate) struct Asking<'a> {
+    pub inode: &'a Inode,
+    /// It is on behalf of somebody whom a giving up waits for ([`Cell::ask_late`]).
+    pub late: bool,
+}
 
 impl Asking<'_> {
+    /// Takes the answer into the inode's cell.
+    pub fn take<R>(&self, cell: &mut Cell, answer: impl FnOnce(&mut Cell) -> R) -> R {
+        if self.late { cell.end_late(answer) } else { answer(cell) }
+    }
+
     /// It was answered, and the cell has the answer: somebody else may be asking already.
     pub fn answered(self) {
-        self.0.changed.notify_waiters();
+        self.inode.changed.notify_waiters();
         std::mem::forget(self);
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.lock().token.refused();
-        self.0.changed.notify_waiters();
+        self.take(&mut self.inode.lock().token, Cell::refused);
+        self.inode.changed.notify_waiters();
     }
 }

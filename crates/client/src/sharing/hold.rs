@@ -99,6 +99,7 @@ impl Core {
                 let wanted = need(&state);
                 (wanted, state.token.enter(wanted), state.page_drop.is_under_way())
             };
+            let mut late = false;
             if step == Enter::Wait && dropping && range.is_some() {
                 if tokio::time::timeout(LATE_AFTER, changed.as_mut()).await.is_ok() {
                     continue;
@@ -112,7 +113,7 @@ impl Core {
                 if !state.page_drop.is_under_way() || !state.token.ask_late(wanted) {
                     continue;
                 }
-                step = Enter::Ask;
+                (step, late) = (Enter::Ask, true);
             }
             if step != Enter::In {
                 waits.get_or_insert_with(|| TokenWait::begin(wanted));
@@ -128,7 +129,7 @@ impl Core {
                     }
                 }
                 Enter::Ask => {
-                    let Some(hold) = self.ask_token(inode, wanted, range).await? else { continue };
+                    let Some(hold) = self.ask_token(inode, wanted, range, late).await? else { continue };
                     crate::waits::moved();
                     self.know_attr(inode).await?;
                     let state = inode.lock();
@@ -180,8 +181,9 @@ impl Core {
         inode: &Arc<Inode>,
         need: Need,
         range: Option<(u64, u64)>,
+        late: bool,
     ) -> Result<Option<TokenHold>, Errno> {
-        let asking = Asking(inode);
+        let asking = Asking { inode, late };
         let (asked, begun) = (self.sharing.now(), Instant::now());
         let (token, resolve, attr) = match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, need }).await
         {
@@ -202,12 +204,12 @@ impl Core {
             let mut state = inode.lock();
             // A claim that went out meanwhile does not name this grant; attributes that were given up meanwhile are
             // newer than those that came.
-            let late = self.sharing.claimed_since(asked) || state.token.is_outdated();
+            let outdated = self.sharing.claimed_since(asked) || state.token.is_outdated();
             let before = state.token.known(inode.ino);
             let pages = state.page_drop.is_under_way() && range.is_some();
-            if late {
-                Some(Some(state.token.unused(&token)))
-            } else if !state.token.granted(&token, resolve, pages) {
+            if outdated {
+                Some(Some(asking.take(&mut state.token, |cell| cell.unused(&token))))
+            } else if !asking.take(&mut state.token, |cell| cell.granted(&token, resolve, pages)) {
                 Some(None)
             } else {
                 state.page_drop.let_in(range);
@@ -281,7 +283,7 @@ impl Core {
     }
 
     /// What is being given up may not be mixed with what comes; but who holds pages locked that this waits for
-    /// goes in between. Others give their grant up then: one question is put at a time, and that may be one of those.
+    /// goes in between. Others give their grant up then, and ask again.
     async fn wait_given(&self, inode: &Inode, range: Option<(u64, u64)>) -> Result<(), Errno> {
         loop {
             let changed = inode.changed.notified();

@@ -56,6 +56,8 @@ pub struct Cell {
     giving: Option<Giving>,
     resolving: bool,
     asking: bool,
+    /// A question is out on behalf of somebody whom the giving up waits for, perhaps beside another one.
+    asking_late: bool,
     /// Attributes were given up while a grant was asked for: what comes with that may be older than they were.
     outdated: bool,
     /// It is of what was made here ahead of the manager, which has not said yet that it is held.
@@ -157,7 +159,7 @@ impl Cell {
     pub fn enter(&mut self, need: Need) -> Enter {
         if self.enter_now(need) {
             Enter::In
-        } else if self.giving.is_some() || self.resolving || self.asking {
+        } else if self.giving.is_some() || self.resolving || self.asking || self.asking_late {
             Enter::Wait
         } else {
             (self.asking, self.outdated) = (true, false);
@@ -168,7 +170,7 @@ impl Cell {
     /// Begins to ask for a token without waiting for anything; ends as [`Enter::Ask`] does. False if somebody asks
     /// already, or it is being given up.
     pub fn begin_asking(&mut self) -> bool {
-        let may = self.giving.is_none() && !self.resolving && !self.asking;
+        let may = self.giving.is_none() && !self.resolving && !self.asking && !self.asking_late;
         if may {
             (self.asking, self.outdated) = (true, false);
         }
@@ -182,15 +184,27 @@ impl Cell {
         may
     }
 
-    /// Begins to ask on behalf of somebody whom the giving up waits for and who needs more than is held. Ends as
-    /// [`Enter::Ask`] does. Only for reading: the manager lets it go before whoever that is given up for.
+    /// Begins to ask on behalf of somebody whom the giving up waits for and who needs more than is held; its answer is taken within
+    /// [`Cell::end_late`]. Only for reading: the manager lets it go before whoever that is given up for. Another question may be out, for
+    /// writing, that stands behind that one at the manager: both are answered with what this one gets.
     pub fn ask_late(&mut self, need: Need) -> bool {
         let reads = !matches!(need, Need::Write | Need::Blocks(_, Use::Write));
-        let may = reads && self.giving.is_some() && !self.resolving && !self.asking;
+        let may = reads && self.giving.is_some() && !self.resolving && !self.asking_late;
         if may {
-            (self.asking, self.outdated) = (true, false);
+            self.asking_late = true;
+            // What was given up since the other question may be newer than what this one brings too.
+            self.outdated &= self.asking;
         }
         may
+    }
+
+    /// Takes the answer to the question of [`Cell::ask_late`]: `answer` is [`Cell::granted`], [`Cell::refused`] or [`Cell::unused`]. The other
+    /// question stays.
+    pub fn end_late<R>(&mut self, answer: impl FnOnce(&mut Cell) -> R) -> R {
+        let asking = self.asking;
+        let done = answer(self);
+        (self.asking, self.asking_late) = (asking, false);
+        done
     }
 
     /// Somebody who is in lets another in, who may stay longer.
@@ -424,13 +438,52 @@ mod tests {
         assert!(!cell.enter_late(next) && !cell.ask_late(Need::Write) && cell.ask_late(next));
         // The recall of the grant comes before it: it is answered with what is under way.
         assert_eq!(cell.recalled(&token(TokenMode::Open, 6), TokenMode::Read, true), Recalled::UnderWay);
-        assert!(cell.granted(&token(TokenMode::Read, 6), false, true));
+        assert!(cell.end_late(|cell| cell.granted(&token(TokenMode::Read, 6), false, true)));
         cell.leave();
         let left = cell.gave(INO, true);
         assert_eq!((left.mode, left.serial), (TokenMode::Open, Grant(6)));
         // One that comes after the answer is not used.
         assert_eq!(cell.enter(next), Enter::Ask);
         assert!(!cell.granted(&token(TokenMode::Read, 6), false, true));
+    }
+
+    /// The one for writing stands behind the one that the token is given up for: it must not be waited for.
+    #[test]
+    fn a_question_for_pages_that_are_given_up_goes_beside_one_for_writing() {
+        let (held, comes) = (token(TokenMode::Read, 4), token(TokenMode::Read, 6));
+        for late_first in [true, false] {
+            let mut cell = Cell::default();
+            assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
+            cell.leave();
+            assert_eq!(cell.enter(Need::Write), Enter::Ask);
+            assert!(!cell.ask_late(Need::Attr), "nothing is given up");
+            assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
+            assert!(cell.ask_late(Need::Read) && !cell.ask_late(Need::Read), "one at a time");
+            // The manager answers both with what the second gets. Only who is waited for may use it.
+            let writer = |cell: &mut Cell| assert!(!cell.granted(&comes, false, false));
+            let reader = |cell: &mut Cell| assert!(cell.end_late(|cell| cell.granted(&comes, false, true)));
+            match late_first {
+                true => (reader(&mut cell), writer(&mut cell)),
+                false => (writer(&mut cell), reader(&mut cell)),
+            };
+            cell.leave();
+            assert_eq!(cell.gave(INO, true).mode, TokenMode::Open);
+            assert_eq!(cell.enter(Need::Write), Enter::Ask, "it asks once more");
+        }
+        // What is refused ends one question, not the other.
+        let mut cell = Cell::default();
+        assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
+        cell.leave();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
+        assert!(cell.ask_late(Need::Read));
+        cell.end_late(Cell::refused);
+        assert!(cell.ask_late(Need::Read));
+        cell.refused();
+        cell.gave(INO, true);
+        assert_eq!(cell.enter(Need::Write), Enter::Wait, "the late one is out");
+        cell.end_late(Cell::refused);
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
     }
 
     #[test]
