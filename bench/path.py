@@ -9,6 +9,7 @@ The load is `ropewalk perf`, whose own CPU stands beside. Needs root, and perf f
 
 usage: bench/path.py [options]
 example: bench/path.py --code 1way --rows read-4k,write-4k-sync --threads 16
+example: bench/path.py --dir target --rows write-64k-sync --transports auto      on a disk, one thread
 example: bench/path.py --transports tcp,shm --rows read-4k,read-4m-library,write-4m-library
 """
 import argparse
@@ -30,13 +31,14 @@ from systems import run, script
 ROWS = {
     "read-4k": "read rand FILE -r 4k -n COUNTR -th THREADS -dio",
     "write-4k-sync": "write rand FILE -r 4k -n COUNTR -th THREADS -osync",
+    "write-64k-sync": "write rand FILE -r 64k -n COUNTR -th 1 -osync",
     "read-4m": "read seq FILE -r 4m -n COUNTR -th 1",
     "write-4m": "write seq FILE -r 4m -n COUNTR -th 1 -fsync",
     "read-4k-library": "read rand FILE -r 4k -n COUNTR -th THREADS --direct-client",
     "read-4m-library": "read seq FILE -r 4m -n COUNTR -th 1 --direct-client",
     "write-4m-library": "write seq FILE -r 4m -n COUNTR -th 1 -fsync --direct-client",
 }
-COUNTS = {"read-4k": 40000, "write-4k-sync": 8000, "read-4m": 256, "write-4m": 256, "read-4k-library": 40000, "read-4m-library": 256,
+COUNTS = {"read-4k": 40000, "write-4k-sync": 8000, "write-64k-sync": 3000, "read-4m": 256, "write-4m": 256, "read-4k-library": 40000, "read-4m-library": 256,
           "write-4m-library": 256}
 
 
