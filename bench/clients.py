@@ -27,14 +27,7 @@ import sys
 import tempfile
 import time
 
-from systems import cpu_seconds, run, script
-
-
-def cpu_of(pid):
-    """CPU seconds of a process so far."""
-    with open(f"/proc/{pid}/stat") as stat:
-        user, system = stat.read().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+from systems import cpu_of, cpu_seconds, run, script
 
 
 def one_round(perf, server, clients, threads, reads):

@@ -41,6 +41,13 @@ def cpu_seconds():
     return (user + nice + system + irq + soft) / tick, (idle + wait) / tick
 
 
+def cpu_of(pid):
+    """CPU seconds that a process has taken so far."""
+    with open(f"/proc/{pid}/stat") as stat:
+        ticks = stat.read().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 def wait_for(what, ready, seconds=30):
     until = time.monotonic() + seconds
     while not ready():
@@ -168,10 +175,8 @@ class Ropewalk:
         status = json.loads(self.ropewalk("net", "status", "--json"))
         mount = next(p for p in status if p["process"] == os.path.realpath(self.mounts[0]))
         manager = next(peer for peer in mount["answer"] if peer["node"] == 0)
-        with open(f"/proc/{self.servers()[0]}/stat") as stat:
-            ticks = stat.read().rsplit(")", 1)[1].split()[11:13]
         messages = sum(connection["frames_sent"] for connection in manager["connections"])
-        return messages, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        return messages, cpu_of(self.servers()[0])
 
     def restart(self):
         """Kills the manager and starts it again."""

@@ -11,7 +11,7 @@ use crate::{caching::Caching, error::MountError, sys, tune, uring};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
     /// By io_uring where the kernel has it and lets us, on machines of up to 64 CPUs; else by `/dev/fuse`. What is at hand is answered on the
-    /// program's own CPU, so names and attributes take less time; what a server must be asked for is about as fast either way (docs/path.md).
+    /// program's own CPU, so names and attributes take less time; what a server must be asked for is about as fast or faster (docs/path.md).
     #[default]
     Auto,
     /// By reads and writes of `/dev/fuse`.

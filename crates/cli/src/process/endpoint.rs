@@ -14,28 +14,32 @@ use wire::{map::ManagerEntry, mgr::MgrError};
 use super::{certificate, ident};
 use crate::{cluster_dir::ClusterDir, link::Link};
 
-/// Says how many threads the runtime of a process has, instead of [`threads`].
+/// Says how many threads the runtime of a process has.
 const THREADS: &str = "ROPEWALK_RUNTIME_THREADS";
 const THREADS_MAX: usize = 1024;
 
 /// A runtime for a process of the cluster.
 pub fn runtime() -> Result<tokio::runtime::Runtime> {
-    let threads = match std::env::var(THREADS) {
-        Err(VarError::NotPresent) => threads(std::thread::available_parallelism().map_or(1, usize::from)),
-        Err(VarError::NotUnicode(_)) => bail!("{THREADS} is no number"),
-        Ok(text) => match text.parse() {
-            Ok(threads) if (1..=THREADS_MAX).contains(&threads) => threads,
-            _ => bail!("{THREADS}={text}: give a number from 1 to {THREADS_MAX}, or leave it out"),
-        },
-    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(threads).enable_all().build().context("start the runtime")
+    runtime
+        .worker_threads(threads(std::env::var(THREADS), cpus)?)
+        .enable_all()
+        .build()
+        .context("start the runtime")
 }
 
-/// One thread for two CPUs: each that is woken for something wakes another to look for more, and both go to sleep again
-/// (docs/path.md, "Threads of the runtime"). What computes or waits for a disk has threads of its own.
-fn threads(cpus: usize) -> usize {
-    cpus.div_ceil(2).max(1)
+/// What [`THREADS`] says, else one thread for two CPUs: each that is woken for something wakes another to look for more, and both go to
+/// sleep again (docs/path.md, "Threads of the runtime"). What computes or waits for a disk has threads of its own.
+fn threads(said: Result<String, VarError>, cpus: usize) -> Result<usize> {
+    match said {
+        Err(VarError::NotPresent) => Ok(cpus.div_ceil(2)),
+        Err(VarError::NotUnicode(_)) => bail!("{THREADS} is no number"),
+        Ok(text) => match text.parse() {
+            Ok(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(threads),
+            _ => bail!("{THREADS}={text}: give a number from 1 to {THREADS_MAX}, or leave it out"),
+        },
+    }
 }
 
 /// This process's end of the network; its certificate is kept fresh.
@@ -137,4 +141,20 @@ pub async fn mount_client(
         bail!("there is no file system {name}; there are {}", names.join(", "));
     }
     Err(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_has_a_thread_for_two_cpus_or_as_many_as_are_asked_for() {
+        let by_cpus = [1, 2, 3, 64].map(|cpus| threads(Err(VarError::NotPresent), cpus).unwrap());
+        assert_eq!(by_cpus, [1, 1, 2, 32]);
+        assert_eq!(threads(Ok("3".into()), 64).unwrap(), 3);
+        for wrong in ["", "0", "1025", "-1", " 1", "two"] {
+            let error = threads(Ok(wrong.into()), 2).unwrap_err().to_string();
+            assert!(error.contains("ROPEWALK_RUNTIME_THREADS=") && error.contains("1 to 1024"), "{error}");
+        }
+    }
 }
