@@ -169,6 +169,30 @@ fn the_manager_dies_and_returns_under_load() {
 const SMALL: [&str; 8] = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"];
 
 /// What is shown at a port to who asks for metrics.
+/// The processes get it from the command that starts them, and would refuse it when all is made.
+#[test]
+fn a_count_of_threads_that_is_none_is_refused_before_anything_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("cluster");
+    let dir = dir.to_str().unwrap();
+    let up = [&["up", "--detach", "--dir", dir][..], &SMALL].concat();
+    let join = ["join", "--dir", dir, "a-token"];
+    for words in [&up[..], &["init", "--dir", dir, "--address", "127.0.0.1"], &join] {
+        let mut command = Command::new(common::ROPEWALK);
+        let ended = command.args(words).env("ROPEWALK_RUNTIME_THREADS", "many").output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(
+            said.contains("ROPEWALK_RUNTIME_THREADS=many") && said.contains("1 to 1024"),
+            "{words:?}: {said}"
+        );
+        assert_eq!(
+            (ended.status.code(), fs::read_dir(place.path()).unwrap().count()),
+            (Some(1), 0),
+            "{words:?}"
+        );
+    }
+}
+
 fn shown(port: u16) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;

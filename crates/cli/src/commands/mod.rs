@@ -64,6 +64,18 @@ use crate::{
 
 /// Does what was asked.
 pub fn run(command: &Command) -> Result<()> {
+    let starts = matches!(
+        command,
+        Command::Init(_)
+            | Command::Join(_)
+            | Command::Up(_)
+            | Command::Node(args::Node::Set(_))
+            | Command::Manager(args::Manager::Add(_))
+    );
+    // What they start would refuse it, when they have changed something already.
+    if starts {
+        process::endpoint::check_environment()?;
+    }
     match command {
         Command::Init(args) => join::init(args),
         Command::Join(args) => join::join(args),

@@ -18,6 +18,11 @@ use crate::{cluster_dir::ClusterDir, link::Link};
 const THREADS: &str = "ROPEWALK_RUNTIME_THREADS";
 const THREADS_MAX: usize = 1024;
 
+/// Refuses what [`THREADS`] says, if the processes that are about to be started would: before anything is made or changed for them.
+pub fn check_environment() -> Result<()> {
+    threads(std::env::var(THREADS), 1).map(drop)
+}
+
 /// A runtime for a process of the cluster.
 pub fn runtime() -> Result<tokio::runtime::Runtime> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
