@@ -5,13 +5,13 @@ use base::units::human_size;
 use serde::Serialize;
 use wire::{
     map::ClusterMap,
-    mgr::{LostBlocks, LostFile, MgrReply, MgrRequest, PoolLosses},
+    mgr::{LOST_RUNS_MAX, LostBlocks, MgrReply, MgrRequest, PoolLosses},
 };
 
 use crate::{
     args::Listing,
     link::{self, Link},
-    lost_blocks::lost_files,
+    lost_blocks::{Lost, lost_files},
     output,
 };
 
@@ -24,6 +24,9 @@ struct LostRow {
     lost_blocks: u64,
     lost_bytes_at_most: u64,
     first_lost_byte: u64,
+    /// Of `lost_blocks`, those of which the servers were not asked whether they can be read all the same: the manager
+    /// names [`LOST_RUNS_MAX`] runs of blocks a file.
+    unproved_blocks: u64,
 }
 
 /// `ropewalk pool lost`: exit status 0 only if everything can be read.
@@ -34,11 +37,12 @@ pub fn pool_lost(listing: &Listing) -> Result<()> {
         let map = link.cluster().await?.map;
         let mut rows = Vec::new();
         for fs in &map.filesystems {
-            lost_files(&link, &map, fs.id, |lost| rows.push(row(&fs.name, &lost.file))).await?;
+            lost_files(&link, &map, fs.id, |lost| rows.push(row(&fs.name, &lost))).await?;
         }
         Ok(rows)
     })?;
     let count = rows.len();
+    let cut = cut(&rows);
     if listing.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
@@ -55,11 +59,26 @@ pub fn pool_lost(listing: &Listing) -> Result<()> {
         };
         let header = ["FILE SYSTEM", "FILE", "SIZE", "LOST BLOCKS", "FIRST LOST BYTE"];
         output::table(&header, rows.into_iter().map(cells).collect());
+        cut.into_iter().for_each(output::line);
     }
     if count == 0 { Ok(()) } else { bail!("{count} files cannot be read as a whole") }
 }
 
-fn row(fs: &str, file: &LostFile) -> LostRow {
+/// Of which files not all lost blocks could be named one by one, for people.
+fn cut(rows: &[LostRow]) -> Option<String> {
+    let cut = || rows.iter().filter(|row| row.unproved_blocks > 0);
+    let first = cut().next()?;
+    let blocks: u64 = cut().map(|row| row.unproved_blocks).sum();
+    Some(format!(
+        "{} files, {} of {} among them, have more than {LOST_RUNS_MAX} runs of blocks that lack strips: {blocks} blocks behind these count \
+         as lost, but it was not asked whether one of them can be read all the same",
+        cut().count(),
+        output::visible(&first.path),
+        first.file_system,
+    ))
+}
+
+fn row(fs: &str, Lost { file, named }: &Lost) -> LostRow {
     LostRow {
         file_system: fs.to_owned(),
         path: String::from_utf8_lossy(&file.path).into_owned(),
@@ -68,6 +87,7 @@ fn row(fs: &str, file: &LostFile) -> LostRow {
         lost_blocks: file.blocks,
         lost_bytes_at_most: file.blocks * u64::from(file.block_size),
         first_lost_byte: file.first.0 * u64::from(file.block_size),
+        unproved_blocks: file.blocks.saturating_sub(named.len() as u64),
     }
 }
 
@@ -103,7 +123,29 @@ pub fn remark(map: &ClusterMap, loss: &PoolLosses) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use base::BlockIndex;
+    use wire::mgr::LostFile;
+
     use super::*;
+
+    /// The manager counts all blocks of a file, and names the first runs of them.
+    #[test]
+    fn blocks_that_nobody_was_asked_about_are_told() {
+        let lost = |path: &str, blocks, named: u64| {
+            let file = LostFile { path: path.into(), blocks, block_size: 4096, ..LostFile::default() };
+            row("fs1", &Lost { file, named: (0..named).map(BlockIndex).collect() })
+        };
+        let rows = [lost("/whole", 3, 3), lost("/cut", 5000, 4096), lost("/too", 4100, 4000)];
+        assert_eq!(rows.each_ref().map(|row| row.unproved_blocks), [0, 904, 100]);
+        let said = cut(&rows).unwrap_or_default();
+        assert!(
+            said.contains("2 files, /cut of fs1")
+                && said.contains("4096 runs")
+                && said.contains("1004 blocks"),
+            "{said}"
+        );
+        assert_eq!(cut(&rows[..1]), None);
+    }
 
     #[test]
     fn what_is_not_counted_yet_is_not_nothing() {
