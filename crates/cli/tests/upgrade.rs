@@ -261,7 +261,23 @@ fn nothing_is_final_while_a_manager_that_follows_is_old_or_away() {
     cluster.down();
 }
 
+/// What `health` and `rebuild status` say of lost blocks.
+fn told_losses(cluster: &Cluster) -> ([Value; 2], bool) {
+    let dir = cluster.dir();
+    let at = ["--dir", dir.to_str().unwrap()];
+    let (health, status) = ([&["health"], &at[..]].concat(), [&["rebuild", "status"], &at[..]].concat());
+    // Not healthy it ends with 1.
+    let json = |words: &[&str]| -> Value {
+        serde_json::from_slice(&ropewalk(&[words, &["--json"]].concat()).stdout).unwrap()
+    };
+    let text = |words: &[&str]| String::from_utf8(ropewalk(words).stdout).unwrap().contains("is unknown");
+    let known = !text(&health);
+    assert_eq!(known, !text(&status));
+    ([json(&health)["lost_blocks"].take(), json(&status)[0]["lost_blocks"].take()], known)
+}
+
 /// What came with version 10 and a manager of version 9 does not know is refused by the mount, and is there when that is upgraded.
+/// Nor does it say what is lost, which is not nothing.
 #[test]
 fn files_without_a_name_wait_for_the_manager() {
     let cluster = old_cluster();
@@ -273,6 +289,7 @@ fn files_without_a_name_wait_for_the_manager() {
         options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(place.path())
     };
     assert_eq!(unnamed().unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    assert_eq!(told_losses(&cluster), ([Value::Null, Value::Null], false));
     fs::write(place.path().join("f"), "with a name").unwrap();
     replace(&cluster, "manager", NEW);
     until("the manager knows them", || match unnamed() {
@@ -284,6 +301,7 @@ fn files_without_a_name_wait_for_the_manager() {
         }
     });
     assert_eq!(fs::read(place.path().join("f")).unwrap(), b"with a name");
+    assert_eq!(told_losses(&cluster), ([Value::from(0), Value::from(0)], true));
     ok(&["umount", mnt]);
     cluster.down();
 }

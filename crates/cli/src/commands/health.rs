@@ -123,7 +123,7 @@ pub struct Health {
     pub healthy: bool,
     /// What is wrong, what follows from it, what to do.
     pub remarks: Vec<String>,
-    /// Blocks that are lost for good; null: they are still being counted.
+    /// Blocks that are lost for good; null: they are still being counted, or the manager did not say.
     pub lost_blocks: Option<u64>,
 }
 
@@ -166,6 +166,8 @@ pub struct Seen {
     pub nets: Vec<Option<Value>>,
     /// The latter.
     pub states: Vec<Option<Value>>,
+    /// The manager has said what is lost for good.
+    pub knows_losses: bool,
 }
 
 /// Finds out.
@@ -271,9 +273,9 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
             ));
         }
     }
-    remarks.extend(losses.iter().filter_map(|loss| lost::remark(map, loss)));
+    remarks.extend(losses.iter().flatten().filter_map(|loss| lost::remark(map, loss)));
     remarks.extend(map.pools.iter().filter_map(|pool| rack_remark(&report, pool)));
-    for row in rebuild_rows(&report, &losses) {
+    for row in rebuild_rows(&report, losses.as_deref()) {
         if !row.hindered.is_empty() {
             remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));
         }
@@ -282,20 +284,26 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
         }
         remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
     }
-    let health = Health { healthy: remarks.is_empty(), remarks, lost_blocks: lost::total(&losses) };
-    Ok((health, Seen { report, processes, nets: answers, states }))
+    let lost_blocks = losses.as_deref().and_then(lost::total);
+    let health = Health { healthy: remarks.is_empty(), remarks, lost_blocks };
+    Ok((health, Seen { report, processes, nets: answers, states, knows_losses: losses.is_some() }))
 }
 
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let (health, _) = link::run(async { look(&dir, &Link::new(&dir)?).await })?;
+    let (health, seen) = link::run(async { look(&dir, &Link::new(&dir)?).await })?;
     if listing.json {
         output::json(&health)?;
-    } else if health.healthy {
-        output::line("healthy");
     } else {
-        health.remarks.iter().for_each(output::line);
+        match health.healthy {
+            true => output::line("healthy"),
+            false => health.remarks.iter().for_each(output::line),
+        }
+        // Nothing is wrong with a manager that is yet to be upgraded.
+        if !seen.knows_losses {
+            output::line(lost::UNKNOWN);
+        }
     }
     if health.healthy { Ok(()) } else { bail!("{} things need attention", health.remarks.len()) }
 }

@@ -91,11 +91,14 @@ fn row(fs: &str, Lost { file, named }: &Lost) -> LostRow {
     }
 }
 
-/// What pools have lost for good, as the manager counts it by itself. One of an earlier version does not.
-pub async fn losses(link: &Link) -> Vec<PoolLosses> {
+/// How it is called that the manager has not said what is lost.
+pub const UNKNOWN: &str = "how many blocks are lost for good is unknown: the manager did not say";
+
+/// What pools have lost for good, as the manager counts it by itself. None: it did not say; one of an earlier version does not.
+pub async fn losses(link: &Link) -> Option<Vec<PoolLosses>> {
     match link.manager(&MgrRequest::Losses).await {
-        Ok(MgrReply::Losses(losses)) => losses,
-        _ => Vec::new(),
+        Ok(MgrReply::Losses(losses)) => Some(losses),
+        _ => None,
     }
 }
 

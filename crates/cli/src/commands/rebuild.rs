@@ -38,12 +38,12 @@ pub struct RebuildRow {
     pub waiting: u32,
     pub waits_for: Vec<String>,
     pub waits: Vec<String>,
-    /// Blocks that are lost for good; null: they are still being counted.
+    /// Blocks that are lost for good; null: they are still being counted, or the manager did not say.
     pub lost_blocks: Option<u64>,
 }
 
-/// What moves in each pool.
-pub fn rebuild_rows(report: &ClusterReport, losses: &[PoolLosses]) -> Vec<RebuildRow> {
+/// What moves in each pool. `losses`: what is lost for good; none if it is not known.
+pub fn rebuild_rows(report: &ClusterReport, losses: Option<&[PoolLosses]>) -> Vec<RebuildRow> {
     let row = |(pool, moving): (&PoolEntry, &wire::mgr::PoolMoving)| {
         let of_pool = || report.pdisks.iter().filter(|u| pool.pdisks.iter().any(|p| p.id == u.id));
         let running_s = moving.running_ms as f64 / 1000.0;
@@ -72,10 +72,10 @@ pub fn rebuild_rows(report: &ClusterReport, losses: &[PoolLosses]) -> Vec<Rebuil
                 .filter(|u| !u.waits.is_empty())
                 .map(|u| format!("{}: {}", name(u.id), u.waits))
                 .collect(),
-            lost_blocks: match losses.iter().find(|loss| loss.pool == pool.id) {
+            lost_blocks: losses.and_then(|losses| match losses.iter().find(|loss| loss.pool == pool.id) {
                 Some(loss) => loss.counted.map(|counted| counted.blocks),
                 None => Some(0),
-            },
+            }),
         }
     };
     report.map.pools.iter().zip(&report.moving).map(row).collect()
@@ -112,7 +112,7 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             let bar = output::progress("moving", 0);
             let (mut before, mut since) = ((0, 0, 0), Instant::now());
             loop {
-                let rows = rebuild_rows(&report, &[]);
+                let rows = rebuild_rows(&report, None);
                 let left: u32 = rows.iter().map(|r| r.left - r.waiting.min(r.left)).sum();
                 let done: u32 = rows.iter().filter(|r| r.left > 0).map(|r| r.done).sum();
                 let slowest = rows.iter().map(|r| r.client_us).max().unwrap_or(0);
@@ -126,7 +126,9 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
                 let now = (left, done, rows.iter().map(|r| r.moved_bytes).sum::<u64>());
                 if now != before {
                     (before, since) = (now, Instant::now());
-                } else if since.elapsed() >= STILL_MAX && lost::total(&lost::losses(&link).await) != Some(0) {
+                } else if since.elapsed() >= STILL_MAX
+                    && lost::losses(&link).await.is_some_and(|losses| lost::total(&losses) != Some(0))
+                {
                     break;
                 }
                 // Interrupting the watch changes nothing.
@@ -142,7 +144,7 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             bar.finish_and_clear();
         }
         let losses = lost::losses(&link).await;
-        let rows = rebuild_rows(&report, &losses);
+        let rows = rebuild_rows(&report, losses.as_deref());
         if args.listing.json {
             return output::json(&rows);
         }
@@ -155,7 +157,12 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             }
             row.waits.iter().for_each(|w| output::line(format!("waits: {w}")));
         }
-        losses.iter().filter_map(|loss| lost::remark(&report.map, loss)).for_each(output::line);
+        match &losses {
+            Some(losses) => {
+                losses.iter().filter_map(|loss| lost::remark(&report.map, loss)).for_each(output::line)
+            }
+            None => output::line(lost::UNKNOWN),
+        }
         let seconds = |s: f64| format!("{s:.0} s");
         let cells = |r: RebuildRow| {
             let percent = match r.left {

@@ -235,7 +235,7 @@ impl Watch {
             let pool = map.pools.iter().find(|p| p.name == pool);
             pool.is_some_and(|p| p.table.iter().any(|id| self.pdisks.contains(id)))
         };
-        for row in rebuild_rows(&self.report, &[]).iter().filter(|row| here(&row.pool)) {
+        for row in rebuild_rows(&self.report, None).iter().filter(|row| here(&row.pool)) {
             if !row.hindered.is_empty() {
                 bail!("pool {}: {}", row.pool, row.hindered);
             }

@@ -30,7 +30,7 @@ pub async fn hardware(State(asking): State<Arc<Asking>>) -> Response {
 
 /// Every process is asked once: what health says comes from the same answers.
 async fn look(dir: &ClusterDir, link: Link) -> Result<Value> {
-    let (health, Seen { report, processes, nets, states }) = health::look(dir, &link).await?;
+    let (health, Seen { report, processes, nets, states, .. }) = health::look(dir, &link).await?;
     let process = |(process, state): (&crate::commands::ask::Process, &Option<Value>)| {
         let of = |name: &str| state.as_ref().map(|answer| answer[name].clone());
         json!({
