@@ -8,17 +8,21 @@ mod mounts;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, FileTimes, OpenOptions, Permissions},
     io::Write,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, fchown, symlink},
     path::{Path, PathBuf},
     process::Command,
     thread,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use common::{Random, ok, processes::signal, seed, until};
 use mounts::Mounts;
-use rustix::process::Signal;
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::Signal,
+};
 
 /// A name that is made or removed is one message to the manager, alone and beside another mount. What goes on in the background
 /// is in it too: the least of a few rounds counts.
@@ -360,5 +364,57 @@ fn what_another_mount_has_moved_is_moved_on() {
     let all: [Vec<_>; 3] = ["a", "b", "c"].map(names);
     assert_eq!(all, [vec![], vec!["moved".into()], vec![std::ffi::OsString::from("h")]]);
     drop(held);
+    mounts.cluster.down();
+}
+
+/// What has no name any more, by whom has it open.
+fn change_removed(open: &File, what: &str) {
+    let time = UNIX_EPOCH + Duration::from_secs(7);
+    open.set_permissions(Permissions::from_mode(0o710)).expect(what);
+    open.set_times(FileTimes::new().set_accessed(time).set_modified(time)).expect(what);
+    fchown(open, Some(5), None).expect(what);
+    let now = open.metadata().expect(what);
+    let found = (now.mode() & 0o7777, now.uid(), now.mtime(), now.atime(), now.nlink());
+    assert_eq!(found, (0o710, 5, 7, 7, 0), "{what}");
+}
+
+/// Files, directories and fifos alike, as on the machine's own file system, and whoever has taken their names away.
+#[test]
+fn what_is_open_is_changed_after_it_was_removed() {
+    let mut mounts = Mounts::in_memory(1);
+    let local = mounts.more.path().join("local");
+    fs::create_dir(&local).unwrap();
+    let alone = mounts.all[0].clone();
+    let places = |all: &[PathBuf]| (all[0].clone(), all[all.len() - 1].clone());
+    for (what, beside) in [("local", false), ("alone", false), ("beside", true)] {
+        if beside {
+            mounts.add();
+        }
+        let (here, there) = match what {
+            "local" => (local.clone(), local.clone()),
+            "alone" => (alone.clone(), alone.clone()),
+            _ => places(&mounts.all),
+        };
+        for by in [&here, &there] {
+            let [file, dir, fifo, replaced, other] = ["file", "dir", "fifo", "replaced", "other"]
+                .map(|name| PathBuf::from(format!("{what} {name}")));
+            fs::write(here.join(&file), "content").unwrap();
+            [&dir, &replaced].iter().for_each(|dir| fs::create_dir(here.join(dir)).unwrap());
+            mknodat(CWD, here.join(&fifo), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+            let fifo_open = File::options().read(true).write(true).open(here.join(&fifo)).unwrap();
+            let open = [&file, &dir, &replaced].map(|name| File::open(here.join(name)).unwrap());
+            fs::remove_file(by.join(&file)).unwrap();
+            fs::remove_file(by.join(&fifo)).unwrap();
+            fs::remove_dir(by.join(&dir)).unwrap();
+            fs::create_dir(by.join(&other)).unwrap();
+            fs::rename(by.join(&other), by.join(&replaced)).unwrap();
+            for (open, name) in open.iter().chain([&fifo_open]).zip([&file, &dir, &replaced, &fifo]) {
+                change_removed(open, &format!("{} by {}", name.display(), by.display()));
+            }
+            // The one in its place is another.
+            assert_ne!(fs::metadata(here.join(&replaced)).unwrap().uid(), 5);
+            fs::remove_dir(by.join(&replaced)).unwrap();
+        }
+    }
     mounts.cluster.down();
 }

@@ -8,11 +8,17 @@ use std::collections::HashMap;
 
 use base::InodeNo;
 use parking_lot::{Mutex, MutexGuard};
-use wire::mgr::{Attr, FileKind, without_privileges};
+use wire::mgr::{Attr, FileKind, Timestamp, without_privileges};
+
+use crate::calls::SetAttrs;
 
 const SHARDS: usize = 64;
 
+/// Access, modification and change time.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+struct Times([Timestamp; 3]);
+
+#[derive(Default, Clone, Debug, PartialEq, Eq)]
 struct Known {
     references: u64,
     buffered_handles: u32,
@@ -26,11 +32,27 @@ struct Known {
     gid: u32,
     mode: u16,
     kind: FileKind,
+    /// Of what has no name any more, as they were last told or set.
+    times: Option<Box<Times>>,
 }
 
 impl Known {
     fn learn(&mut self, attr: &Attr) {
         (self.uid, self.gid, self.mode, self.kind) = (attr.uid, attr.gid, attr.mode, attr.kind);
+        if attr.nlink == 0 && self.outlives_its_name() {
+            self.times = Some(Box::new(Times([attr.atime, attr.mtime, attr.ctime])));
+        }
+    }
+
+    /// Whether it is still described here when the file system below has it no more: what the kernel opens without us.
+    fn outlives_its_name(&self) -> bool {
+        matches!(self.kind, FileKind::Directory | FileKind::Fifo)
+    }
+
+    fn attr(&self, ino: InodeNo) -> Attr {
+        let Times([atime, mtime, ctime]) = self.times.as_deref().copied().unwrap_or_default();
+        let Known { uid, gid, mode, kind, .. } = *self;
+        Attr { ino, kind, mode, uid, gid, nlink: 0, atime, mtime, ctime, ..Attr::default() }
     }
 
     fn is_idle(&self) -> bool {
@@ -105,13 +127,24 @@ impl Inodes {
         }
     }
 
-    /// What can be said of a directory that the file system below has no more, while the kernel still
-    /// refers to it: a process may stand in it.
+    /// What can be said of a directory or fifo that the file system below has no more, while the kernel still
+    /// refers to it: a process may stand in it, or have it open.
     pub fn removed(&self, ino: InodeNo) -> Option<Attr> {
         let shard = self.shard(ino);
-        let known = *shard.get(&ino).filter(|k| k.references > 0 && k.kind == FileKind::Directory)?;
-        let Known { uid, gid, mode, kind, .. } = known;
-        Some(Attr { ino, kind, mode, uid, gid, nlink: 0, ..Attr::default() })
+        let known = shard.get(&ino).filter(|k| k.references > 0 && k.outlives_its_name())?;
+        Some(known.attr(ino))
+    }
+
+    /// Sets attributes of one; who has it open sees them, and nobody else can. As they are then.
+    pub fn set_removed(&self, ino: InodeNo, set: &SetAttrs, now: Timestamp) -> Option<Attr> {
+        let mut shard = self.shard(ino);
+        let known = shard.get_mut(&ino).filter(|k| k.references > 0 && k.outlives_its_name())?;
+        known.mode = set.mode.unwrap_or(known.mode);
+        known.uid = set.uid.unwrap_or(known.uid);
+        known.gid = set.gid.unwrap_or(known.gid);
+        let Times([atime, mtime, _]) = known.times.as_deref().copied().unwrap_or_default();
+        known.times = Some(Box::new(Times([set.atime.unwrap_or(atime), set.mtime.unwrap_or(mtime), now])));
+        Some(known.attr(ino))
     }
 
     /// The kernel gave up `n` references. More than it had is a fault of ours or the kernel's: it is
@@ -281,6 +314,12 @@ mod tests {
         inodes.refer(&Attr { uid: 5, kind: FileKind::Directory, ..file(7, 0o640) });
         let removed = inodes.removed(InodeNo(7)).unwrap();
         assert_eq!((removed.uid, removed.mode, removed.nlink), (5, 0o640, 0));
+        let (set, now) =
+            (SetAttrs { mode: Some(0o700), ..SetAttrs::default() }, Timestamp { secs: 9, nanos: 1 });
+        assert_eq!(inodes.set_removed(InodeNo(8), &set, now), None);
+        let set = inodes.set_removed(InodeNo(7), &set, now);
+        assert_eq!(set, Some(Attr { mode: 0o700, ctime: now, ..removed }));
+        assert_eq!(inodes.removed(InodeNo(7)), set);
         inodes.forget(InodeNo(7), 1);
         assert_eq!(inodes.removed(InodeNo(7)), None);
     }

@@ -202,7 +202,17 @@ impl<C: Calls> Session<C> {
             // of owner, where the client does it by itself.
             drop_privileges: has(fattr::KILL_SUIDGID),
         };
-        Ok(Answer::Attr(Box::new(self.calls.setattr(ino, set).await?)))
+        match self.calls.setattr(ino, set).await {
+            // As of a file it is those who have it open whom it is changed for. On a squashed machine it takes the manager
+            // to say whether they may, which does not have it any more.
+            Err(Errno(libc::ENOENT)) if !self.rights.are_checked() => {
+                self.inodes.set_removed(ino, &set, now())
+            }
+            Err(error) => return Err(error),
+            Ok(attr) => Some(attr),
+        }
+        .map(|attr| Answer::Attr(Box::new(attr)))
+        .ok_or(Errno(libc::ENOENT))
     }
 
     async fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: u32) -> Result<Answer, Errno> {
