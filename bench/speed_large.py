@@ -1,7 +1,12 @@
 """Subjects of bench/speed.py: large requests, codes, and what is durable on a disk."""
 import json
 import os
+import re
+import socket
 import subprocess
+import time
+import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from systems import Gluster, cpu_seconds, remove, run
@@ -29,15 +34,15 @@ class Cluster:
         self.program, self.base, self.scale = os.path.abspath(program), base, scale
         self.dir = os.path.join(base, "c")
 
-    def up(self, codes, nodes, pdisks, size):
-        """A pool, a file system and a mount for each code, over the same pdisks."""
+    def up(self, codes, nodes, pdisks, size, *options):
+        """A pool, a file system and a mount for each code, over the same pdisks; with further options of `up`."""
         os.makedirs(self.base, exist_ok=True)
         self.mounts = {code: os.path.join(self.base, f"mnt-{code}") for code in codes}
         for mount in self.mounts.values():
             os.makedirs(mount)
         first, *others = codes
         self.ropewalk("up", "--nodes", str(nodes), "--pdisks", str(pdisks), "--pdisk-size", size, "--code", first, "--block-size", "4m",
-                      "--mount", self.mounts[first], "--detach")
+                      "--mount", self.mounts[first], "--detach", *options)
         for code in others:
             name = "of-" + code.replace("+", "-")
             self.ropewalk("pool", "create", name, "--code", code, "--block-size", "4m")
@@ -176,18 +181,40 @@ class Sync64k(Cluster):
             yield Row(f"O_DSYNC overwrites of 64 KiB, {code}", rates[code], "/s", "local", rates["local"], goal)
 
 
+def free_ports(count):
+    """So many in a row that nobody has now, below those that the kernel gives away."""
+    for first in range(20000, 30000, count):
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                return range(first, first + count)
+            except OSError:
+                continue
+    raise RuntimeError(f"no {count} ports in a row are free")
+
+
 class SmallBytes(Cluster):
     """bytes that a 4 KiB write with O_DSYNC in 4+2p moves over the network"""
 
+    processes = 1 + 4 + 1
+
     def start(self):
-        self.up(["4+2p"], 4, 2, "1g")
+        self.ports = free_ports(self.processes)
+        self.up(["4+2p"], 4, 2, "1g", "--metrics", f"127.0.0.1:{self.ports[0]}")
         self.ropewalk("config", "set", "transport=tcp")
         self.perf("create", "seq", self.file("4+2p"), "-r", "1m", "-n", "256m", "-fsync")
 
     def bytes_sent(self):
-        """By all processes of the cluster, as they count it: other programs use the loopback interface as well."""
-        peers = [peer for process in json.loads(self.ropewalk("net", "status", "--json")) for peer in process["answer"] or []]
-        return sum(connection["sent_bytes"] for peer in peers for connection in peer["connections"])
+        """By manager, servers and mount since they began, as they count it: other programs use the loopback interface as well, and `net status` tells
+        of the connections that are there, not of those that have ended. The counters are brought up to date each second."""
+        time.sleep(1.2)
+        total = 0
+        for port in self.ports:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                counters = re.findall(r"^ropewalk_net_sent_bytes_total(?:\{.*\})? (\d+)$", answer.read().decode(), re.M)
+            total += sum(map(int, counters))
+        return total
 
     def round(self, number):
         count = max(int(2000 * self.scale), 16)
