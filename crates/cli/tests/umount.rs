@@ -20,8 +20,8 @@ use common::{ok, processes::signal, until};
 use mounts::Mounts;
 use rustix::process::{Signal, kill_process};
 
-/// Ends it; what was said.
-fn by_force(mounts: &Mounts, mount: usize) -> String {
+/// Ends it; what was said, and whether all is known to be stored.
+fn by_force(mounts: &Mounts, mount: usize) -> (String, bool) {
     let arguments = ["umount", "--force", mounts.all[mount].to_str().unwrap()];
     let mut child = Command::new(common::ROPEWALK).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut status = None;
@@ -31,10 +31,9 @@ fn by_force(mounts: &Mounts, mount: usize) -> String {
     });
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(status.unwrap().success(), "{said}");
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!table.contains(mounts.all[mount].to_str().unwrap()), "still mounted");
-    said
+    (said, status.unwrap().success())
 }
 
 fn program(script: &str, mounts: &Mounts, mount: usize) -> Child {
@@ -49,8 +48,8 @@ fn a_forced_unmount_always_returns() {
     let mounts = Mounts::new(2);
     let mut held = File::create(mounts.at(1, "held")).unwrap();
     held.write_all(&vec![7; 3 << 20]).unwrap();
-    let said = by_force(&mounts, 1);
-    assert!(!said.contains("was killed"), "an open file was waited for: {said}");
+    let (said, stored) = by_force(&mounts, 1);
+    assert!(stored && !said.contains("was killed"), "an open file was waited for: {said}");
     assert!(held.write_all(b"late").is_err());
     assert_eq!(fs::read(mounts.at(0, "held")).unwrap(), vec![7; 3 << 20], "what was written is not lost");
     drop(held);
@@ -61,10 +60,33 @@ fn a_forced_unmount_always_returns() {
     let mut waits = program("cat held", &mounts, 1);
     thread::sleep(Duration::from_millis(300));
     assert!(waits.try_wait().unwrap().is_none(), "it should wait for the mount's process");
-    by_force(&mounts, 1);
+    let (said, stored) = by_force(&mounts, 1);
+    assert!(!stored && said.contains("was killed") && said.contains("it has not said"), "{said}");
     until("nobody waits any more", || waits.try_wait().unwrap().is_some());
     mounts.mount(&mounts.all[1]);
     assert_eq!(fs::read(mounts.at(1, "held")).unwrap(), vec![7; 3 << 20]);
+    mounts.cluster.down();
+}
+
+/// Nothing of it gets on then: who has to tell the manager something is killed, who has not ends well.
+#[test]
+fn a_forced_unmount_without_a_manager_names_what_may_be_lost() {
+    let mounts = Mounts::in_memory(2);
+    let mut file = File::create(mounts.at(0, "f")).unwrap();
+    file.write_all(&[7]).unwrap();
+    file.sync_all().unwrap();
+    fs::create_dir(mounts.at(1, "d")).unwrap();
+    ok(&["sync", mounts.all[1].to_str().unwrap()]);
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+    mounts.cluster.kill(|name| name == "manager");
+    file.write_all(&vec![7; 3 << 20]).unwrap();
+    drop(file);
+    let (said, stored) = by_force(&mounts, 1);
+    assert!(stored && !said.contains("lost is"), "{said}");
+    let (said, stored) = by_force(&mounts, 0);
+    let lost = format!("lost is what was written last to 1 files (inodes {inode})");
+    assert!(!stored && said.contains("was killed") && said.contains(&lost), "{said}");
+    mounts.cluster.start_server("manager");
     mounts.cluster.down();
 }
 
@@ -114,8 +136,8 @@ fn a_mount_that_a_container_holds_says_so_and_goes_when_it_does() {
     mounts.mount(&mounts.all[1]);
     fs::write(mounts.at(1, "more"), vec![8; 3 << 20]).unwrap();
     let mut holder = container();
-    let said = by_force(&mounts, 1);
-    assert!(!said.contains("was killed"), "a container was waited for: {said}");
+    let (said, stored) = by_force(&mounts, 1);
+    assert!(stored && !said.contains("was killed"), "a container was waited for: {said}");
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert_eq!(fs::read(mounts.at(0, "held")).unwrap(), vec![7; 3 << 20]);
@@ -158,7 +180,7 @@ fn what_programs_have_changed_in_mappings_is_written_at_the_end() {
         let (path, process) = (mounts.at(0, &n.to_string()), mounts.process(0));
         let mut mapping = mapping(&path, n as u8 + 1, if n == 1 { &OTHERS } else { &[] });
         match n {
-            3 => drop(by_force(&mounts, 0)),
+            3 => assert!(by_force(&mounts, 0).1),
             2 => rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH).unwrap(),
             _ => {}
         }

@@ -108,6 +108,12 @@ impl Log {
         self.state.lock().untold.is_lost()
     }
 
+    /// The same, or that it has not heard of yet.
+    pub fn is_untold(&self) -> bool {
+        let state = self.state.lock();
+        state.untold.is_lost() || state.untold.count() > 0
+    }
+
     /// Returns when all that is in the log now is told. `EIO`: it is lost.
     pub async fn all_told(&self) -> Result<(), Errno> {
         let end = self.state.lock().untold.end();

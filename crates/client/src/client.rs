@@ -115,7 +115,7 @@ impl Client {
         let block_size = self.core.geometry(self.core.session.fs.pool).map_or(0, |g| g.block_size);
         self.core.live().memory_bound(block_size.into())
     }
-    /// Files of which something is neither at the manager nor on the pdisks, and whether names are: after [`Client::shutdown`] lost.
+    /// Files of which something is neither at the manager nor on the pdisks now, and whether names are: after [`Client::shutdown`] lost.
     pub fn unstored(&self) -> (Vec<InodeNo>, bool) {
         let inodes = self.core.unsettled.all();
         let unsettled = |inode: &&Arc<Inode>| {
@@ -123,7 +123,7 @@ impl Client {
             state.unsettled() && !state.is_forsaken()
         };
         let left = inodes.iter().filter(unsettled).map(|inode| inode.ino);
-        (left.collect(), self.core.calls.ahead.is_lost())
+        (left.collect(), self.core.calls.ahead.is_untold())
     }
     /// What is in the page pool.
     pub fn pool_use(&self) -> PoolUse {

@@ -23,7 +23,8 @@ use crate::{
             UMOUNT_PATIENCE, check_mountpoint, is_mounted, mounts_of, process_name, server_of,
             wait_predecessor,
         },
-        pid_file, units,
+        pid_file::{self, Said},
+        units,
     },
 };
 
@@ -176,7 +177,7 @@ pub fn umount(args: &args::Umount) -> Result<()> {
 }
 
 /// Unmounts, and waits until the mount's process has written everything and ended. By force it always returns, and the
-/// mount is gone.
+/// mount is gone. An error ([`Lost`]) also if it is gone and not all is stored that was written there, or that is not known.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     let Some(device) = device_at(mountpoint) else { return Ok(()) };
     // Bound to several places, it goes on with what is left.
@@ -187,17 +188,19 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     // Before it can end.
     let file = server.as_ref().ok().copied().flatten().and_then(|(pid, _)| pid_file::held_by(pid));
     let file = file.as_ref();
-    if let Err(error) = &server {
-        output::note(&format!("{error:#}. Whether all is written that was written there is not known"));
-    }
+    let not_known = |error: anyhow::Error| {
+        let lost = format!("whether all is stored that was written there is not known: {error:#}");
+        Err(Lost { mountpoint: mountpoint.into(), lost }.into())
+    };
     if force {
         // Nobody is cut off who may go on elsewhere.
         if in_several || server.is_err() {
             fuse::detach(mountpoint)?;
         }
         return match server {
+            Err(error) => not_known(error),
             Ok(process) if !goes_on() => unmount_by_force(mountpoint, device, process, file),
-            _ => Ok(()),
+            Ok(_) => Ok(()),
         };
     }
     match fuse::unmount(mountpoint, false) {
@@ -208,12 +211,12 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         ),
         outcome => outcome?,
     }
-    let process = server.ok().flatten().filter(|_| !goes_on());
-    let Some(process) = process else { return Ok(()) };
-    let is_lost = || match file.and_then(pid_file::said_lost) {
-        Some(lost) => Err(Lost { mountpoint: mountpoint.into(), lost }.into()),
-        None => Ok(()),
+    let process = match server {
+        Err(error) => return not_known(error),
+        Ok(process) => process.filter(|_| !goes_on()),
     };
+    let Some(process) = process else { return Ok(()) };
+    let is_lost = || outcome(mountpoint, file, false);
     if ended(process, file, HELD_AFTER) {
         return is_lost();
     }
@@ -288,23 +291,32 @@ fn unmount_by_force(
         fuse::unmount(mountpoint, true)?;
     }
     let Some((pid, _)) = hangs.filter(|&process| !ended(process, file, KILL_PATIENCE)) else {
-        if let Some(lost) = file.and_then(pid_file::said_lost) {
-            output::note(&Lost { mountpoint: mountpoint.into(), lost }.to_string());
-        }
-        return Ok(());
+        return outcome(mountpoint, file, false);
     };
     is_interrupted(pid)?;
     control::kill(pid);
-    output::note(&format!(
-        "{}: process {pid} did not end and was killed; what it had not yet written is lost",
-        mountpoint.display()
-    ));
-    Ok(())
+    output::note(&format!("{}: process {pid} did not end and was killed", mountpoint.display()));
+    outcome(mountpoint, file, true)
 }
 
-/// A mount is gone, and with it something that was written there.
+/// An error if something is lost, or may be, with a mount whose process has ended, by what that has said in its pid file. `killed`: not
+/// by itself.
+fn outcome(mountpoint: &Path, file: Option<&fs::File>, killed: bool) -> Result<()> {
+    let lost = match file.map_or(Said::Never, pid_file::said) {
+        Said::NothingLost => return Ok(()),
+        Said::Never if !killed => return Ok(()),
+        Said::Lost(lost) => format!("lost is {lost}"),
+        Said::Never | Said::NotYet => {
+            "what its process had not stored when it was killed is lost; it has not said whether there is any"
+                .to_owned()
+        }
+    };
+    Err(Lost { mountpoint: mountpoint.into(), lost }.into())
+}
+
+/// A mount is gone, and with it something that was written there, as far as is known.
 #[derive(Debug, thiserror::Error)]
-#[error("{} is unmounted, and lost is {lost}", mountpoint.display())]
+#[error("{} is unmounted, and {lost}", mountpoint.display())]
 pub struct Lost {
     mountpoint: PathBuf,
     lost: String,

@@ -1,6 +1,7 @@
 //! A mount's process.
 
 use std::{
+    cell::Cell,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::{
     admin, endpoint, metrics, mounts,
+    pid_file::Said,
     presence::{Presence, told_early},
     stop::Stop,
     tunables,
@@ -87,8 +89,10 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             () = mount.gone() => false,
             () = stop.wait() => true,
         };
+        let is_durable = Cell::new(false);
         let end = async {
             let ended = if told { mount.end_on_signal().await } else { mount.unmounted().await };
+            is_durable.set(ended.is_ok());
             let in_vain = ended.as_ref().is_err_and(|error| is_not_durable(error));
             let patience = if in_vain { LAST_PATIENCE } else { END_PATIENCE };
             client.shutdown(Instant::now() + patience).await.context("write what is left")?;
@@ -98,13 +102,23 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
                 ended => ended.context("the mount ended"),
             }
         };
-        let left = || (mount.pages_written(), client.pool_use().dirty);
+        let left = || Left {
+            pages: mount.pages_written(),
+            dirty: client.pool_use().dirty,
+            // As long as the mount has not ended the kernel may hold more.
+            said: match unstored(&client, mount.has_lost_pages()) {
+                Some(what) => Said::Lost(format!("{what}: its process was ended before that was stored")),
+                None if is_durable.get() => Said::NothingLost,
+                None => Said::NotYet,
+            },
+        };
         let ended: Result<()> = tokio::select! {
             ended = end => ended,
             never = tell_progress(&presence, left) => never,
         };
-        let lost = ended.as_ref().err().and_then(|error| lost(&client, mount.has_lost_pages(), error));
-        presence.say_lost(lost.as_deref());
+        let lost = || unstored(&client, mount.has_lost_pages());
+        let lost = ended.as_ref().err().and_then(|error| Some(format!("{}: {error:#}", lost()?)));
+        presence.say(&lost.map_or(Said::NothingLost, Said::Lost));
         ended
     });
     if ended.is_ok() {
@@ -115,8 +129,8 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
     ended
 }
 
-/// What is lost with a mount that ends with an error.
-fn lost(client: &client::Client, pages: bool, error: &anyhow::Error) -> Option<String> {
+/// What is not stored, and lost with a mount that ends now. `pages`: also what programs had changed in mappings.
+fn unstored(client: &client::Client, pages: bool) -> Option<String> {
     let (files, names) = client.unstored();
     let numbers: Vec<String> = files.iter().take(NAMED_MAX).map(|ino| ino.0.to_string()).collect();
     let more = if files.len() > NAMED_MAX { ", ..." } else { "" };
@@ -128,21 +142,33 @@ fn lost(client: &client::Client, pages: bool, error: &anyhow::Error) -> Option<S
         names.then(|| "names that were made last".to_owned()),
     ];
     let what: Vec<String> = what.into_iter().flatten().collect();
-    (!what.is_empty()).then(|| format!("{}: {error:#}", what.join(", ")))
+    (!what.is_empty()).then(|| what.join(", "))
 }
 
 fn is_not_durable(error: &fuse::MountError) -> bool {
     matches!(error, fuse::MountError::NotDurable { .. })
 }
 
-/// Says that the end goes on whenever what is left has changed.
-async fn tell_progress<T: PartialEq>(presence: &Presence, left: impl Fn() -> T) -> ! {
+/// What is left to do at the end of a mount.
+#[derive(PartialEq)]
+struct Left {
+    /// Bytes of pages that the kernel has written.
+    pages: u64,
+    /// Bytes that are dirty here.
+    dirty: u64,
+    /// What is lost if it does not get on.
+    said: Said,
+}
+
+/// Says that the end goes on whenever what is left has changed, and what that is.
+async fn tell_progress(presence: &Presence, left: impl Fn() -> Left) -> ! {
     let mut before = None;
     loop {
-        let now = Some(left());
-        if now != before {
+        let now = left();
+        if before.as_ref() != Some(&now) {
             presence.goes_on();
-            before = now;
+            presence.say(&now.said);
+            before = Some(now);
         }
         tokio::time::sleep(TELL_EVERY).await;
     }

@@ -5,7 +5,7 @@
 use std::{
     fs,
     io::{Read, Seek, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -114,25 +114,49 @@ pub fn held_by(pid: u32) -> Option<fs::File> {
     files.filter(is_one).find_map(|file| fs::File::open(file).ok())
 }
 
-/// Its process says at its end what is lost ([`say_lost`]).
+/// Its process says at its end what is lost ([`say`]).
 pub fn say_so(mut held: &fs::File) -> std::io::Result<()> {
     writeln!(held, "{SAYS}")
 }
 
-/// What is lost; `None`: nothing.
-pub fn say_lost(mut held: &fs::File, lost: Option<&str>) -> std::io::Result<()> {
-    writeln!(held, "{}", lost.map_or(NOTHING.to_owned(), |lost| lost.replace('\n', " ")))
+/// What a process says of what was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// One of an older version says nothing.
+    Never,
+    /// It was not yet at its end, or is at it and cannot tell.
+    NotYet,
+    /// All is stored.
+    NothingLost,
+    /// This is lost, or will be if the process ends now.
+    Lost(String),
 }
 
-/// What a process that has ended has said to be lost in the file that it held; `None`: nothing, or it does not say.
-pub fn said_lost(mut held: &fs::File) -> Option<String> {
+/// Says it in place of what was said before, in the file that this process holds.
+pub fn say(held: &fs::File, said: &Said) -> std::io::Result<()> {
+    let before = (pid_lines().len() + SAYS.len() + 1) as u64;
+    // Of one that is killed here nothing is believed.
+    held.set_len(before)?;
+    let line = match said {
+        Said::Never | Said::NotYet => return Ok(()),
+        Said::NothingLost => NOTHING.to_owned(),
+        Said::Lost(what) => what.replace('\n', " "),
+    };
+    held.write_all_at(format!("{line}\n").as_bytes(), before)
+}
+
+/// What a process that has ended has said in the file that it held.
+pub fn said(mut held: &fs::File) -> Said {
     let mut text = String::new();
-    held.rewind().and_then(|()| held.read_to_string(&mut text)).ok()?;
-    let mut said = text.lines().skip_while(|line| *line != SAYS).skip(1);
-    match (text.lines().any(|line| line == SAYS), said.next()) {
-        (false, _) | (_, Some(NOTHING)) => None,
-        (true, Some(lost)) => Some(lost.to_owned()),
-        (true, None) => Some("its process was killed; what it had not written is lost".to_owned()),
+    if held.rewind().and_then(|()| held.read_to_string(&mut text)).is_err() {
+        return Said::Never;
+    }
+    let mut lines = text.lines().skip_while(|line| *line != SAYS);
+    match (lines.next(), lines.next()) {
+        (None, _) => Said::Never,
+        (_, None) => Said::NotYet,
+        (_, Some(NOTHING)) => Said::NothingLost,
+        (_, Some(lost)) => Said::Lost(lost.to_owned()),
     }
 }
 
@@ -152,12 +176,17 @@ mod tests {
         let seen = held_by(std::process::id()).unwrap().metadata().unwrap();
         assert_eq!(seen.ino(), held.metadata().unwrap().ino());
         assert_eq!(seen.modified().unwrap(), stamp);
-        assert_eq!(said_lost(&held_by(std::process::id()).unwrap()), None, "an older one does not say");
+        assert_eq!(said(&held_by(std::process::id()).unwrap()), Said::Never, "an older one does not say");
         say_so(&held).unwrap();
         let seen = held_by(std::process::id()).unwrap();
-        assert!(said_lost(&seen).unwrap().contains("killed"));
-        say_lost(&held, None).unwrap();
-        assert_eq!(said_lost(&seen), None);
+        let lost = |what: &str| Said::Lost(what.to_owned());
+        assert_eq!(said(&seen), Said::NotYet);
+        for what in [lost("much of it"), lost("this"), Said::NotYet, lost("that"), Said::NothingLost] {
+            say(&held, &what).unwrap();
+            assert_eq!(said(&seen), what);
+        }
+        say(&held, &lost("two\nlines")).unwrap();
+        assert_eq!(said(&seen), lost("two lines"));
         assert_eq!(live_pid(&path), Some(std::process::id()));
         let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
         fs::write(&path, elsewhere).unwrap();

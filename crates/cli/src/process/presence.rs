@@ -4,7 +4,10 @@ use std::{fs, path::PathBuf, time::SystemTime};
 
 use anyhow::{Context, Result, bail};
 
-use super::{pid_file, service};
+use super::{
+    pid_file::{self, Said},
+    service,
+};
 use crate::{
     cluster_dir::{ClusterDir, access},
     logging,
@@ -71,14 +74,14 @@ impl Presence {
         }
     }
 
-    /// Says that this process will say what is lost ([`Presence::say_lost`]).
+    /// Says that this process will say what is lost ([`Presence::say`]).
     pub fn says_lost(&self) -> Result<()> {
         pid_file::say_so(&self.held).with_context(|| format!("write {}", self.pid.display()))
     }
 
-    /// Says what is lost, if anything, to who waits for the end of this process.
-    pub fn say_lost(&self, lost: Option<&str>) {
-        if let Err(error) = pid_file::say_lost(&self.held, lost) {
+    /// Says what is lost, if anything, to who waits for the end of this process; before that, what will be if it is killed.
+    pub fn say(&self, said: &Said) {
+        if let Err(error) = pid_file::say(&self.held, said) {
             tracing::warn!(%error, "who waits for the end of this process does not hear what is lost");
         }
     }
