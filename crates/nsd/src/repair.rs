@@ -1,6 +1,6 @@
 //! Repair of damaged strips on pdisks of this node: whoever finds one puts it into its pdisk's bounded queue; a
 //! task for each pdisk, so that none waits for another's disk, makes them anew from the other strips. A strip that cannot be repaired now waits to be found
-//! again: it stays marked as damaged, so its bytes are never returned.
+//! again: it stays marked as damaged, so its bytes are never returned. What was found need not be damaged: a disk may refuse a read once.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,6 +15,7 @@ use base::{
 use parking_lot::Mutex;
 use stripe::StripeIo;
 use tokio::sync::mpsc;
+use wire::strip::StripRefusal;
 
 use crate::{
     config::ServedPdisk,
@@ -39,13 +40,14 @@ pub struct Repairs {
 struct Counted {
     found: Counter,
     repaired: Counter,
+    sound: Counter,
     failed: Counter,
 }
 
 impl Counted {
     fn new() -> Counted {
         let of = |outcome| stats::counter("nsd_damaged_strips", &[("outcome", outcome)]);
-        Counted { found: of("found"), repaired: of("repaired"), failed: of("failed") }
+        Counted { found: of("found"), repaired: of("repaired"), sound: of("sound"), failed: of("failed") }
     }
 }
 
@@ -95,6 +97,12 @@ impl Repairs {
         let pdisk = on.id;
         while let Some(strip) = queue.recv().await {
             match repair(&io, &records, &on, strip).await {
+                Ok(Settled::Fine) => {
+                    let name = io.view().map.pdisk_called(pdisk);
+                    tracing::info!(%strip, "strip of {name} is whole now: nothing is repaired");
+                    self.note(|s| s.sound += 1);
+                    self.counted.sound.inc();
+                }
                 Ok(settled) => {
                     let name = io.view().map.pdisk_called(pdisk);
                     tracing::warn!(%strip, ?settled, "damaged strip of {name} repaired");
@@ -120,6 +128,12 @@ async fn repair(
     strip: StripId,
 ) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;
+    // Whoever came upon a disk error has recorded nothing: it is read again, and recorded if it stays.
+    match on.pdisk.mark_lost(strip).await {
+        Ok(true) => {}
+        Ok(false) | Err(StripRefusal::Absent) => return Ok(Settled::Fine),
+        Err(refusal) => return Err(refusal.to_string()),
+    }
     loop {
         let states = on.pdisk.state(vec![strip]).await.map_err(|refusal| refusal.to_string())?;
         let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };

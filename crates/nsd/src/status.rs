@@ -43,6 +43,8 @@ pub struct RepairStatus {
     pub found: u64,
     /// Made anew.
     pub repaired: u64,
+    /// Found whole when looked at again: nothing was made.
+    pub sound: u64,
     /// Not repairable when last tried.
     pub failed: u64,
     /// Waiting.

@@ -28,6 +28,8 @@ pub trait Strips: Clone + Send + Sync + 'static {
         after: Option<StripId>,
         limit: usize,
     ) -> impl Future<Output = Refused<Vec<StripState>>> + Send;
+    /// Reads what is adopted, and marks it lost, durably, if its bytes do not come or are not what was written; whether it is lost.
+    fn mark_lost(&self, strip: StripId) -> impl Future<Output = Refused<bool>> + Send;
     /// Makes prepared versions the current ones.
     fn adopt(&self, items: Vec<(StripId, Version)>) -> impl Future<Output = Vec<Refused<()>>> + Send;
     /// Drops prepared versions.
@@ -70,6 +72,9 @@ impl Strips for Pdisk {
         limit: usize,
     ) -> Refused<Vec<StripState>> {
         self.list_group(pool, group, after, limit).await
+    }
+    async fn mark_lost(&self, strip: StripId) -> Refused<bool> {
+        self.mark_lost(strip).await
     }
     async fn adopt(&self, items: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
         self.adopt(items).await

@@ -153,7 +153,7 @@ pub static STATISTICS: &[Statistic] = &[
     family(Histogram, "nsd.ops", "nsd_op_seconds", "operations", &["op"], "From a request's last byte to its answer"),
     family(Counter, "nsd.cache_bytes", "nsd_cache_bytes", "bytes", &["how"], "Bytes that reads found in the server's memory or not"),
     family(Counter, "nsd.cache_misses", "nsd_cache_miss_bytes", "bytes", &["reason"], "Bytes that reads had to get from pdisks, by why: first (not read for as long as is remembered), second (kept from now on), changed (an older version was there), far (more was read since than the cache holds), large (more than a quarter of it), off (it holds nothing)"),
-    family(Counter, "nsd.damaged_strips", "nsd_damaged_strips", "strips", &["outcome"], "Damaged strips: found, made anew, not repairable when tried"),
+    family(Counter, "nsd.damaged_strips", "nsd_damaged_strips", "strips", &["outcome"], "Damaged strips: found, made anew (repaired), found whole when looked at again (sound), not repairable when tried (failed)"),
     family(Counter, "nsd.rebuilt_bytes", "nsd_rebuilt_bytes", "bytes", &["pdisk"], "Bytes of strips made anew on a pdisk, or moved to it: rebuild, drain, rebalance, catching up"),
     family(Counter, "nsd.scrubbed_bytes", "nsd_scrubbed_bytes", "bytes", &[], "Bytes that scrub read and compared"),
     family(Counter, "nsd.scrubbed_stripes", "nsd_scrubbed_stripes", "stripes", &["outcome"], "Stripes that scrub looked at (proved), what it found wrong with them (found), strips it made anew (repaired)"),

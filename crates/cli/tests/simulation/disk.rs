@@ -100,6 +100,13 @@ struct Held {
     crcs: Vec<u32>,
 }
 
+impl Held {
+    /// Whether its bytes are not what was written.
+    fn is_damaged(&self) -> bool {
+        !unit_crcs(&self.bytes).eq(self.crcs.iter().copied())
+    }
+}
+
 #[derive(Clone, Default)]
 struct Strip {
     pool: PoolId,
@@ -116,10 +123,7 @@ struct Strip {
 impl Strip {
     /// Whether the bytes of what is adopted are not what was written.
     fn is_damaged(&self) -> bool {
-        self.adopted
-            .iter()
-            .chain(&self.prepared)
-            .any(|held| !unit_crcs(&held.bytes).eq(held.crcs.iter().copied()))
+        self.adopted.iter().chain(&self.prepared).any(Held::is_damaged)
     }
 }
 
@@ -356,6 +360,16 @@ impl Strips {
         (strip.adopted, strip.prepared) = (Some(over(None, request, payload)), None);
         strip.lost = false;
         Ok(())
+    }
+
+    /// Whether what is adopted is damaged, which is recorded then.
+    pub fn mark_lost(&mut self, id: StripId) -> Refused<bool> {
+        let strip = self.here.get(&id).filter(|strip| strip.adopted.is_some()).ok_or(StripRefusal::Absent)?;
+        let damaged = strip.adopted.as_ref().is_some_and(Held::is_damaged);
+        if damaged && !strip.lost {
+            self.change(id).lost = true;
+        }
+        Ok(damaged || self.here.get(&id).is_some_and(|strip| strip.lost))
     }
 
     pub fn adopt(&mut self, id: StripId, version: Version) -> Refused<()> {

@@ -277,6 +277,10 @@ impl nsd::Strips for Pdisk {
     ) -> Refused<Vec<StripState>> {
         Ok(self.strips().list_group(pool, group, after).into_iter().take(limit).collect())
     }
+    async fn mark_lost(&self, strip: StripId) -> Refused<bool> {
+        self.0.answers().await;
+        self.strips().mark_lost(strip)
+    }
     async fn adopt(&self, items: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
         self.0.answers().await;
         items.into_iter().map(|(id, version)| self.strips().adopt(id, version)).collect()

@@ -10,3 +10,4 @@ mod hung;
 mod moves;
 mod small_overwrites;
 mod strangers;
+mod unreadable;

@@ -11,7 +11,7 @@ use std::{
 
 use base::{
     BlockIndex, ClusterId, Epoch, FsId, Grant, GroupId, InodeNo, MemberId, NodeId, OpClass, PdiskId, PoolId,
-    SessionId, StripeId, Version,
+    SessionId, StripeId, Version, tunables::Tunables,
 };
 use bytes::Bytes;
 use layout::{Code, LayoutTable, PdiskDesc};
@@ -395,6 +395,13 @@ impl Cluster {
             blocks: HashMap::new(),
             metas: HashMap::new(),
         }
+    }
+
+    /// Nobody reads but the test.
+    pub fn no_scrub(&self) {
+        let mut tunables = Tunables::default();
+        tunables.set("scrub_interval", "0").unwrap();
+        self.nodes.iter().flatten().for_each(|node| node.server.set_pace(&tunables));
     }
 
     /// The map the clients see is the manager's present one.
