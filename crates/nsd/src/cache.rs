@@ -23,7 +23,7 @@ use base::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
-use wire::strip::{Range, ReadStrip, ReadVersion, StripRead, StripState, VersionInfo};
+use wire::strip::{Range, ReadStrip, ReadVersion, STRIP_LEN_MAX, StripRead, StripState, VersionInfo};
 
 /// Bytes of a part beside its data: keys, lists, CRCs.
 const PART_BYTES: u64 = 256;
@@ -132,7 +132,8 @@ impl Cache {
         self.0.lock().entries.contains_key(&(pdisk, strip))
     }
 
-    /// The answer to a read, if all of it is here; `now` is what the pdisk says of the strip.
+    /// The answer to a read, if all of it is here; `now` is what the pdisk says of the strip. `None` as well for what no pdisk
+    /// would answer (ranges that are not of whole units, more than [`STRIP_LEN_MAX`] in all): the pdisk says so.
     pub fn get(&self, pdisk: PdiskId, read: &ReadStrip, now: &StripState) -> Option<(StripRead, Bytes)> {
         let info = now.adopted.as_ref().filter(|_| !now.lost)?;
         if matches!(read.version, ReadVersion::Exactly(version) if version != info.version) {
@@ -143,10 +144,18 @@ impl Cache {
         let entry = entries.get_mut(&(pdisk, read.strip)).filter(|e| e.info.version == info.version)?;
         let mut ranges = Vec::with_capacity(read.ranges.len());
         let (mut crcs, mut pieces) = (Vec::new(), Vec::new());
+        let mut total = 0;
         for range in &read.ranges {
+            if !range.offset.is_multiple_of(UNIT as u32) || !range.len.is_multiple_of(UNIT as u32) {
+                return None;
+            }
             let range = Range { len: range.len.min(info.len.saturating_sub(range.offset)), ..*range };
             if range.len == 0 {
                 continue;
+            }
+            total += range.len;
+            if total > STRIP_LEN_MAX {
+                return None;
             }
             let (bytes, of) = entry.cut(range)?;
             ranges.push(range);
@@ -383,6 +392,24 @@ mod tests {
         let (read, payload) = cache.get(PDISK, &ask(1, 61440, 65536), &adopted(1, 1)).unwrap();
         assert_eq!((read.ranges[0].len, payload.len()), (4096, 4096));
         assert_eq!(cache.usage().hit_bytes, 8192 + 4096);
+    }
+
+    /// The pdisk says what is wrong with it: one small request must not make the server build gigabytes.
+    #[test]
+    fn what_no_pdisk_would_answer_is_not_answered_from_here() {
+        let cache = filled(1 << 20);
+        let ranges =
+            |n: usize| ReadStrip { ranges: vec![Range { offset: 0, len: 65536 }; n], ..ask(1, 0, 0) };
+        let (_, payload) = cache.get(PDISK, &ranges(256), &adopted(1, 1)).unwrap();
+        assert_eq!(payload.len(), STRIP_LEN_MAX as usize);
+        assert!(cache.get(PDISK, &ranges(257), &adopted(1, 1)).is_none());
+        let clipped = Range { offset: 0, len: u32::MAX - 4095 };
+        let clipped = ReadStrip { ranges: vec![clipped; 1024], ..ask(1, 0, 0) };
+        assert!(cache.get(PDISK, &clipped, &adopted(1, 1)).is_none());
+        // Bytes of one unit would come with the CRC of another.
+        for (offset, len) in [(512, 4096), (0, 512), (4095, 1), (65535, 4096)] {
+            assert!(cache.get(PDISK, &ask(1, offset, len), &adopted(1, 1)).is_none(), "{offset} {len}");
+        }
     }
 
     #[test]
