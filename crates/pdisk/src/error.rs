@@ -64,6 +64,15 @@ pub enum PdiskError {
         /// The directory.
         dir: PathBuf,
     },
+    /// Nobody has it open, but what a process that was killed has begun on it is not over.
+    #[error(
+        "{} is held by what a process that was killed has begun there, or by another process: open it again (start the server \
+         again) when the disk has answered; where it never does, the machine must be started anew", file.display()
+    )]
+    LeftUnderWay {
+        /// The first of its files for which that is so.
+        file: PathBuf,
+    },
     /// Written by another version of this program.
     #[error("{} has format {found}, this program reads format {supported}", path.display())]
     Format {
@@ -121,7 +130,7 @@ impl PdiskError {
     /// Whether the disk is at fault (it is gone, unreadable or damaged), and not who asks.
     pub fn is_of_the_disk(&self) -> bool {
         use PdiskError::*;
-        matches!(self, Io { .. } | NoPdisk { .. } | Damaged { .. } | Failed { .. })
+        matches!(self, Io { .. } | NoPdisk { .. } | Damaged { .. } | Failed { .. } | LeftUnderWay { .. })
     }
     pub(crate) fn io(verb: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> PdiskError {
         let path = path.into();

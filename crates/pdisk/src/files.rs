@@ -21,6 +21,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use base::{
@@ -36,6 +37,7 @@ use crate::{
     crcmap::ENTRIES_PER_PAGE,
     error::PdiskError,
     io::{IoFile, IoNode, Lane},
+    lock::{LOCK, Lock, release_file, take_file, take_lock},
     log::LOG_RING,
     options::{CreateOptions, OpenOptions},
 };
@@ -43,7 +45,6 @@ use crate::{
 const MAGIC: &[u8; 8] = b"RWPDISK1";
 const LABEL: &str = "label";
 pub(crate) const LABEL_NEW: &str = "label.new";
-const LOCK: &str = "lock";
 
 /// Whose pdisk this is and how its files are laid out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -138,7 +139,7 @@ impl Label {
     }
 }
 
-/// The open files of a pdisk. Holds the lock on the directory.
+/// The open files of a pdisk. Holds the lock on the directory, and those on the files.
 pub(crate) struct Files {
     pub dir: PathBuf,
     pub label: Label,
@@ -182,9 +183,23 @@ impl Files {
         Ok(())
     }
 
-    /// Lets another open have the directory, though this value lives on.
+    /// All that is written to.
+    pub fn written(&self) -> [&Arc<IoFile>; 5] {
+        [&self.data, &self.crc, &self.log, &self.index[0], &self.index[1]]
+    }
+
+    /// Lets another open have the directory, though this value lives on. Nothing may be under way any more.
     pub fn unlock(&self) {
-        self.lock.lock().take();
+        if let Some(lock) = self.lock.lock().take() {
+            self.written().into_iter().for_each(|file| release_file(file));
+            drop(lock); // last: who has it need not wait for the others
+        }
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.unlock();
     }
 }
 
@@ -290,9 +305,11 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<F
         });
     }
     let lock = take_lock(dir)?;
+    let until = Instant::now() + options.left_wait;
     let lane = node.lane(options.pdisk);
     let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
         let file = open_direct(&path, true, Some((node, lane)))?;
+        take_file(&file, until)?;
         let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
         if found < bytes {
             return Err(PdiskError::damaged(path, format!("it has {found} bytes, it must have {bytes}")));
@@ -333,32 +350,6 @@ pub(crate) fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
         }
     }
     Ok(())
-}
-
-/// The lock on a pdisk's directory, held.
-pub(crate) struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Closing it is not enough: a program that another thread forks just now has it too, until its exec.
-        let _ = self.0.unlock();
-    }
-}
-
-pub(crate) fn take_lock(dir: &Path) -> Result<Lock, PdiskError> {
-    let path = dir.join(LOCK);
-    let file = FileOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(PdiskError::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
-        Err(std::fs::TryLockError::WouldBlock) => Err(PdiskError::Locked { dir: dir.into() }),
-        Err(std::fs::TryLockError::Error(e)) => Err(PdiskError::io("lock", &path)(e)),
-    }
 }
 
 fn make(path: &Path) -> Result<File, PdiskError> {
@@ -453,17 +444,6 @@ mod tests {
         );
         assert_eq!(hex, expected);
         assert_eq!(Label::decode(&bytes, Path::new("label")).unwrap(), label());
-    }
-
-    /// A forked program has a copy of every descriptor for a moment.
-    #[test]
-    fn a_lock_that_is_given_up_is_free_though_a_copy_of_it_is_open() {
-        let dir = tempfile::tempdir().unwrap();
-        let lock = take_lock(dir.path()).unwrap();
-        let _forked = lock.0.try_clone().unwrap();
-        assert!(matches!(take_lock(dir.path()), Err(PdiskError::Locked { .. })));
-        drop(lock);
-        take_lock(dir.path()).unwrap();
     }
 
     #[test]

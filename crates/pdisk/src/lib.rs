@@ -3,7 +3,7 @@
 //! Top-down: [`Pdisk`] (`pdisk`) is opened and closed, and takes batches (`operations`); `put` and `read` carry out the two that move bytes;
 //! [`rules`] decide; `store` holds the `state`, `index` the strips (`strip`), `extent`, `space` and `crcmap` where
 //! their bytes and CRCs are; `record` and `log` make changes durable in groups (`commit`); `checkpoint`
-//! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk.
+//! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk, `lock` says who has it.
 //! Every byte on disk: docs/format-pdisk.md. Why it is so: docs/pdisk.md.
 
 mod checkpoint;
@@ -19,6 +19,7 @@ mod files;
 mod index;
 mod io;
 mod keeper;
+mod lock;
 mod log;
 mod marks;
 #[cfg(test)]

@@ -141,6 +141,8 @@ pub struct OpenOptions {
     pub flush_together: bool,
     /// Strips that a delete looks at before it lets others have the pdisk; the rest follows.
     pub delete_round: usize,
+    /// How long an open waits for what a process that was killed has left under way on the pdisk's files.
+    pub left_wait: Duration,
     /// Verify CRCs of everything read, and answer `Lost` on a mismatch.
     pub verify_reads: bool,
 }
@@ -164,6 +166,7 @@ impl OpenOptions {
             marks_asked: false,
             flush_together: true,
             delete_round: 1024,
+            left_wait: Duration::from_secs(20),
             verify_reads: false,
         }
     }

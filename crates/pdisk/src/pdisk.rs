@@ -99,9 +99,12 @@ impl Pdisk {
         };
         // If only the process died, what was read here may still be in the disk's cache alone, and the order
         // of what comes next relies on it.
-        let all = [&files.data, &files.crc, &files.log, &files.index[0], &files.index[1]];
-        let flushes =
-            all.map(|file| Request { file: Arc::clone(file), op: io::Op::Flush, offset: 0, tag: 0 });
+        let flushes = files.written().map(|file| Request {
+            file: Arc::clone(file),
+            op: io::Op::Flush,
+            offset: 0,
+            tag: 0,
+        });
         node.submit_and_wait(0, flushes.into()).map_err(PdiskError::io("flush", dir))?;
         files.set_aside();
         let log_bytes_replayed = recovered.replayed_bytes;

@@ -7,7 +7,8 @@ use base::{ClusterId, PdiskId};
 
 use crate::{
     error::PdiskError,
-    files::{LABEL_NEW, Label, read_label, refuse_used, sync_dir, take_lock},
+    files::{LABEL_NEW, Label, read_label, refuse_used, sync_dir},
+    lock::take_lock,
 };
 
 /// Whether a pdisk can be made in `dir`: it is empty or absent.

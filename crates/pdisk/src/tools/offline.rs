@@ -9,8 +9,9 @@ use std::{
 
 use crate::{
     error::PdiskError,
-    files::{Label, Lock, open_direct, read_label, take_lock},
+    files::{Label, open_direct, read_label},
     io::IoFile,
+    lock::{Lock, take_lock},
     log::{LOG_RING, ReadAt},
     recover::Image,
 };
