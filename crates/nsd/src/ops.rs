@@ -5,7 +5,7 @@ use bytes::Bytes;
 use pdisk::{Payload, Pdisk};
 use wire::{
     nsd::{BATCH_MAX, NsdRefusal, NsdReply, NsdRequest},
-    strip::{StripRefusal, StripState},
+    strip::{STRIP_LEN_MAX, StripRefusal, StripState},
 };
 
 /// What came of it besides the answer.
@@ -42,6 +42,13 @@ pub fn malformed(request: &NsdRequest) -> Option<&'static str> {
         NsdRequest::Read { read, .. } => too_many(read.ranges.len()),
         _ => None,
     }
+}
+
+/// The most bytes that the answer to a request has beside its message: what a read asks for, of one strip at most.
+pub fn reply_bytes(request: &NsdRequest) -> u64 {
+    let NsdRequest::Read { read, .. } = request else { return 0 };
+    let asked: u64 = read.ranges.iter().map(|range| u64::from(range.len)).sum();
+    asked.min(STRIP_LEN_MAX.into())
 }
 
 /// Carries out one request.

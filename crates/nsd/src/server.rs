@@ -43,7 +43,7 @@ use crate::{
     error::ServerError,
     fill::Fill,
     gate::{BeginLife, Gate, Pass},
-    inbound::Inbound,
+    inbound::{Inbound, Needs},
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
@@ -408,18 +408,23 @@ impl Inner {
         if Instant::now() >= request.expires || request.is_cancelled() {
             return Response::error(Status::Expired, "nobody waits for it");
         }
-        let Some(_room) = self.inbound.take(message.pdisk(), request.payload.len() as u64) else {
+        let header = &request.header;
+        let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
+        let needs = Needs {
+            payload: request.payload.len() as u64,
+            reply: ops::reply_bytes(&message),
+            background: rebuild,
+        };
+        let Some(_room) = self.inbound.take(message.pdisk(), needs) else {
             return Response::error(
                 Status::Busy,
-                "the pdisk's share of requests or of inbound_bytes_max is used up",
+                "the pdisk's share of requests, of inbound_bytes_max or of replies is used up",
             );
         };
-        let header = &request.header;
         // Session 0 stands for the manager at the gate: only the manager may use it.
         if header.session == SessionId(0) && request.peer.role != Role::Manager {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
         }
-        let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
         let paced = rebuild && matches!(message, NsdRequest::Read { .. });
         let pass = match self.admit(&request, &message).await {
             Ok(pass) => pass,

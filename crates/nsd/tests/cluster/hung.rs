@@ -8,7 +8,7 @@ use pdisk::FaultPlan;
 use stripe::Fault;
 use wire::{
     nsd::{NsdRefusal, NsdReply, NsdRequest},
-    strip::{PrepareStrip, Range, VersionInfo},
+    strip::{PrepareStrip, Range, ReadStrip, ReadVersion, VersionInfo},
 };
 
 use crate::common::{Client, Cluster, FS, INODE, POOL, content, stripe, wait};
@@ -182,4 +182,56 @@ async fn it_holds_up_no_write_to_the_disk_beside_it() {
     }
     assert!(hanging.iter().all(|one| !one.is_finished()));
     hanging.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// What is read from the disk that hangs takes its own share of the memory for replies; beyond that its readers ask again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_bytes_are_read_at_once_than_its_share() {
+    // Strips of 1 MiB, and room for 12 of them.
+    let cluster = Cluster::start_on("2+1p", 2 << 20, 3, 2, Some(FaultPlan::default())).await;
+    let (mut client, long) = (cluster.client(), Duration::from_secs(60));
+    cluster.no_scrub();
+    cluster.seen().await;
+    for block in 0..16 {
+        client.put(block, content(block, 512)).await;
+    }
+    client.adopt_all().await;
+    let server = &cluster.nodes[0].as_ref().unwrap().server;
+    server.resize_cache(0);
+    let view = client.io.view();
+    let read = |pdisk: u32, patience: Duration| {
+        let members = |block: u64| view.members(POOL, view.pool(POOL).unwrap().group_of(stripe(block)));
+        let at =
+            |block: u64| members(block)[..2].iter().position(|m| *m == PdiskId(pdisk)).map(|i| (block, i));
+        let (block, index) = (0..16).find_map(at).unwrap();
+        let strip = stripe(block).strip(StripIndex(index as u8));
+        let ranges = vec![Range { offset: 0, len: 1 << 20 }];
+        let read = ReadStrip { strip, version: ReadVersion::Adopted, ranges };
+        let (io, request) = (client.io.clone(), NsdRequest::Read { pdisk: PdiskId(pdisk), read });
+        let expected = content(block, 512)[index << 20..][..1 << 20].to_vec();
+        async move {
+            let deadline = Instant::now() + patience;
+            let answer = io.call(PdiskId(pdisk), request, Vec::new(), OpClass::Read, deadline).await;
+            answer.map(|(_, payload)| assert!(payload[..] == expected[..]))
+        }
+    };
+    assert!(cluster.io.change_faults(&"delay 600s on=read file=data path=pdisk1/".parse().unwrap()));
+    let end = Instant::now() + 2 * long;
+    let mut full = 0;
+    while full < 2 {
+        assert!(Instant::now() < end, "they do not get to the disk: {:?}", server.requests_of(PdiskId(1)));
+        let mut round = tokio::task::JoinSet::new();
+        (0..36).for_each(|_| drop(round.spawn(read(1, Duration::from_millis(500)))));
+        assert!(round.join_all().await.iter().all(Result::is_err));
+        let (now, _) = server.requests_of(PdiskId(1));
+        assert!(now <= 12, "{now} MiB are read at once");
+        full += u32::from(now == 12);
+    }
+    read(2, long).await.unwrap();
+    cluster.io.let_go();
+    assert!(cluster.io.change_faults(&"delay 20ms on=read file=data path=pdisk1/".parse().unwrap()));
+    let mut round = tokio::task::JoinSet::new();
+    (0..36).for_each(|_| drop(round.spawn(read(1, long))));
+    assert!(round.join_all().await.iter().all(Result::is_ok));
+    wait(|| server.requests_of(PdiskId(1)).0 == 0).await;
 }
