@@ -106,8 +106,9 @@ fn gather(store: &Store, state: &mut MutexGuard<'_, State>, count: usize, time: 
             Some(left) => {
                 store.commit_wake.wait_for(state, left);
             }
-            // A proof is wanted, and the log has no room for it: that comes with no record.
+            // A proof is wanted, and the log has no room for it: that comes with no record, but by a checkpoint.
             None if state.wants_proof() => {
+                store.keeper_wake.notify_one();
                 store.commit_wake.wait_for(state, NO_ROOM_WAIT);
             }
             None => store.commit_wake.wait(state),

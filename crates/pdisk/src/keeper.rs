@@ -114,7 +114,10 @@ fn checkpoint_due(store: &Store, state: &mut State) -> bool {
     }
     state.room_waiters.retain(|w| !w.is_closed());
     let tight = state.head.position - state.tail + state.pending_log > ring / 2;
-    tight && !state.room_waiters.is_empty() && (state.tail < newest || state.head.position > newest)
+    let proof = state.wants_proof() && !store.has_room_for_proof(state);
+    tight
+        && (proof || !state.room_waiters.is_empty())
+        && (state.tail < newest || state.head.position > newest)
 }
 
 /// Brings pending units that may go to their place there. Returns how many.
@@ -300,4 +303,42 @@ fn write_checkpoint(store: &Store) -> io::Result<()> {
         store.commit_wake.notify_one(); // There is room for it now.
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ClusterId, PdiskId};
+
+    use super::*;
+    use crate::{CreateOptions, IoConfig, IoNode, OpenOptions, Pdisk};
+
+    /// Who waits for units waits for a proof, that for room in the log, and room comes by a checkpoint only.
+    #[test]
+    fn a_proof_that_the_log_has_no_room_for_makes_a_checkpoint_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, number) = (ClusterId(1), PdiskId(1));
+        Pdisk::create(dir.path(), CreateOptions::new(cluster, number, 16 << 20)).unwrap();
+        let node = IoNode::start(IoConfig::default()).unwrap();
+        let options = OpenOptions { prove_after: None, ..OpenOptions::new(cluster, number) };
+        let (pdisk, _) = Pdisk::open(dir.path(), options, &node).unwrap();
+        let store = pdisk.store();
+        let ring = store.files.label.log_bytes;
+        let mut state = store.lock();
+        let before = (state.head, state.tail, state.checkpoint, state.firm);
+        state.head.position = state.tail + ring / 4 * 3;
+        state.checkpoint.1.log.position = state.head.position - ring / 4;
+        state.firm = state.durable - 1;
+        let no_room = !store.has_room_for_proof(&state);
+        let due_for_nobody = checkpoint_due(store, &mut state);
+        let (waiter, _waits) = tokio::sync::oneshot::channel();
+        state.space_waiters.push(waiter);
+        let due = checkpoint_due(store, &mut state);
+        // Of what is left it has room for the proof.
+        state.tail = state.checkpoint.1.log.position;
+        let room_after = store.has_room_for_proof(&state);
+        state.space_waiters.clear();
+        (state.head, state.tail, state.checkpoint, state.firm) = before;
+        drop(state);
+        assert_eq!((no_room, due_for_nobody, due, room_after), (true, false, true, true));
+    }
 }

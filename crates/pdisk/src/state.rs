@@ -6,7 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering, fence},
+    },
 };
 
 use base::StripId;
@@ -58,6 +61,28 @@ impl Generation {
 
     pub fn is_unused(&self) -> bool {
         Arc::strong_count(&self.token) == 1 && Arc::strong_count(&self.lent) == 1
+    }
+}
+
+/// Closed generations wait for readers. Who has ended a read asks this without the lock, and lets go what is over if so.
+#[derive(Default)]
+pub(crate) struct Draining(AtomicBool);
+
+impl Draining {
+    /// Lets go what is over, under the lock, by `let_go`, which says whether anything has to wait. `waits`: before that, anything does.
+    pub fn look(&self, waits: bool, let_go: impl FnOnce() -> bool) {
+        // Before it is looked who still reads: who ends after that look finds it.
+        self.0.store(waits, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !let_go() {
+            self.0.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether there is anything to let go; asked after the token was dropped.
+    pub fn asks(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -158,4 +183,27 @@ pub(crate) fn wake_space_waiters(state: &mut State) {
 pub(crate) fn give_back_log(state: &mut State, bytes: u64) {
     state.reserved_log = state.reserved_log.checked_sub(bytes).expect("a promise is given back once");
     wake_room_waiters(state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A read ends just after it was seen under way: one of the two must find the other.
+    #[test]
+    fn who_ends_after_the_look_lets_go() {
+        let draining = Draining::default();
+        let token = Arc::new(());
+        let reader = Arc::clone(&token);
+        let mut asked = false;
+        draining.look(true, || {
+            let used = Arc::strong_count(&token) > 1;
+            drop(reader);
+            asked = draining.asks();
+            used
+        });
+        assert!(asked, "what it had kept is let go by nobody");
+        draining.look(true, || Arc::strong_count(&token) > 1);
+        assert!(!draining.asks());
+    }
 }

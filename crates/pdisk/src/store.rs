@@ -10,10 +10,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use base::{
@@ -33,7 +30,7 @@ use crate::{
     options::{INDEX_MEMORY_MIN, OpenOptions},
     record::Record,
     recover::Recovered,
-    state::{Entry, Generation, Short, State, Waiter, give_back_log, log_cost, wake_space_waiters},
+    state::{Draining, Entry, Generation, Short, State, Waiter, give_back_log, log_cost, wake_space_waiters},
     stats::Stats,
     watch::CommitWatch,
 };
@@ -68,8 +65,7 @@ pub(crate) struct Store {
     /// The data file is flushed together with the record that names its bytes, not before that is written.
     pub flush_together: AtomicBool,
     state: Mutex<State>,
-    /// Closed generations wait for readers.
-    pub draining: AtomicBool,
+    pub draining: Draining,
     /// Wakes the committer, the keeper.
     pub commit_wake: Condvar,
     pub keeper_wake: Condvar,
@@ -143,7 +139,7 @@ impl Store {
             flush_together: AtomicBool::new(options.flush_together),
             options,
             state: Mutex::new(state),
-            draining: AtomicBool::new(false),
+            draining: Draining::default(),
             commit_wake: Condvar::new(),
             keeper_wake: Condvar::new(),
             committed: Condvar::new(),
@@ -284,20 +280,22 @@ impl Store {
     /// Frees what the generations that are over hold.
     pub fn release(&self, state: &mut State) {
         let mut released = false;
-        while state.generations.len() > 1
-            && state.generations.front().is_some_and(|g| g.last_rsn <= state.firm && g.is_unused())
-        {
-            let Some(over) = state.generations.pop_front() else { break };
-            for e in over.freed {
-                state.space.release(e);
-                released = true;
+        self.draining.look(state.generations.len() > 1, || {
+            while state.generations.len() > 1
+                && state.generations.front().is_some_and(|g| g.last_rsn <= state.firm && g.is_unused())
+            {
+                let Some(over) = state.generations.pop_front() else { break };
+                for e in over.freed {
+                    state.space.release(e);
+                    released = true;
+                }
+                for (strip, rsn) in over.to_clean {
+                    let upto = state.ready.entry(strip).or_default();
+                    *upto = rsn.max(*upto);
+                }
             }
-            for (strip, rsn) in over.to_clean {
-                let upto = state.ready.entry(strip).or_default();
-                *upto = rsn.max(*upto);
-            }
-        }
-        self.draining.store(state.generations.len() > 1, Ordering::SeqCst);
+            state.generations.len() > 1
+        });
         if released {
             wake_space_waiters(state);
         }
@@ -305,7 +303,7 @@ impl Store {
 
     /// A read or in-place write has ended; its token is dropped.
     pub fn after_io(&self) {
-        if self.draining.load(Ordering::SeqCst) {
+        if self.draining.asks() {
             self.release(&mut self.lock());
         }
     }
