@@ -100,7 +100,7 @@ impl Pdisk {
         let change = |store: &Store, state: &mut State| {
             let here = state.index.get(strip).filter(|s| state.is_inherited(strip, s.rsn));
             if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
-                return (0, Ok(false));
+                return (state.known_by(strip), Ok(false));
             }
             match store.append(state, &record, Bytes::new(), false) {
                 Ok((rsn, _)) => (rsn, Ok(true)),
@@ -123,14 +123,9 @@ impl Pdisk {
             let results = batch
                 .iter()
                 .map(|(id, version)| {
-                    let strip = state.index.get(*id).ok_or(StripRefusal::Absent);
-                    // Nothing is here to discard: that is what the caller wants.
-                    let (now, rsn) = match strip {
-                        Ok(s) => (s.state(*id), s.rsn),
-                        Err(_) => (StripState { strip: *id, ..StripState::default() }, 0),
-                    };
-                    last = last.max(rsn);
-                    if rule(&now, *version)? == Action::Apply {
+                    // Where nothing is to discard, that is what the caller wants, once it is durable.
+                    last = last.max(state.known_by(*id));
+                    if rule(&state_of(state, *id), *version)? == Action::Apply {
                         last = store.append(state, &record(*id, *version), Bytes::new(), false)?.0;
                     }
                     Ok(())
@@ -159,7 +154,7 @@ impl Pdisk {
                         return (0, Err(e));
                     }
                 }
-                last = last.max(state.index.get(*id).map_or(0, |s| s.rsn));
+                last = last.max(state.known_by(*id));
                 states.push(state_of(state, *id));
             }
             (last, Ok(states))
@@ -215,8 +210,7 @@ impl Pdisk {
     /// The states of strips, each as it durably is. An absent strip has neither version.
     pub async fn state(&self, batch: Vec<StripId>) -> Refused<Vec<StripState>> {
         self.listed(|state| {
-            let rsn = |id: &StripId| state.index.get(*id).map_or(0, |s| s.rsn);
-            let last = batch.iter().map(rsn).max().unwrap_or(0);
+            let last = batch.iter().map(|id| state.known_by(*id)).max().unwrap_or(0);
             (last, batch.iter().map(|id| state_of(state, *id)).collect())
         })
         .await
@@ -230,17 +224,18 @@ impl Pdisk {
         after: Option<StripId>,
         limit: usize,
     ) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.group_after(pool, group, after), limit)).await
+        self.listed(|state| states(state.removed, state.index.group_after(pool, group, after), limit)).await
     }
 
     /// Strips with a prepared version, rising by identity, after `after`.
     pub async fn list_prepared(&self, after: Option<StripId>, limit: usize) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.prepared_after(after), limit)).await
+        // Any record may have taken one out of it.
+        self.listed(|state| states(state.rsn, state.index.prepared_after(after), limit)).await
     }
 
     /// Strips of every kind, rising by identity, after `after`.
     pub async fn list(&self, after: Option<StripId>, limit: usize) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.iter_after(after), limit)).await
+        self.listed(|state| states(state.removed, state.index.iter_after(after), limit)).await
     }
 
     /// Reads ranges of strips.
@@ -368,8 +363,12 @@ fn state_of(state: &State, id: StripId) -> StripState {
     state.index.get(id).map_or_else(|| StripState { strip: id, ..StripState::default() }, |s| s.state(id))
 }
 
-fn states<'a>(strips: impl Iterator<Item = (StripId, &'a Strip)>, limit: usize) -> (u64, Vec<StripState>) {
-    let mut last = 0;
+/// The states of the first strips, and the record that says so; `last`: the one that says which strips there are.
+fn states<'a>(
+    mut last: u64,
+    strips: impl Iterator<Item = (StripId, &'a Strip)>,
+    limit: usize,
+) -> (u64, Vec<StripState>) {
     let list = strips
         .take(limit)
         .map(|(id, s)| {

@@ -109,6 +109,8 @@ pub(crate) struct State {
     /// The last record that no crash takes back: one behind its group proves that, or its group names no bytes in the data
     /// file. What is durable and not firm is durable by these bytes: they must stay until then (`log`, "The last group").
     pub firm: u64,
+    /// The last record that took a strip out of the index.
+    pub removed: u64,
     /// The last record of the life before this one ([`Pdisk::begin_life`](crate::Pdisk::begin_life)).
     pub inherited: u64,
     /// Strips of that life with a prepared version that a delete of this life has left, and the record of it.
@@ -148,6 +150,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The record that says what is known of a strip: its last one; of a strip that is not here, the last that took any away.
+    pub fn known_by(&self, strip: StripId) -> u64 {
+        self.index.get(strip).map_or(self.removed, |s| s.rsn)
+    }
+
     /// Whether somebody waits for units that only a group behind the last one gives back.
     pub fn wants_proof(&self) -> bool {
         self.firm < self.durable && !self.space_waiters.is_empty()

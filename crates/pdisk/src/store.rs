@@ -101,6 +101,7 @@ impl Store {
             durable: recovered.rsn,
             // But for what the open does first, which waits for its own record: that proves the last group.
             firm: recovered.rsn,
+            removed: recovered.rsn,
             inherited: recovered.rsn,
             left_prepared: HashMap::new(),
             head: recovered.head,
@@ -172,6 +173,7 @@ impl Store {
         }
         let rsn = state.rsn + 1;
         let State { index, crcs, .. } = &mut *state;
+        let strips = index.len();
         let effects = match index.apply(rsn, record, &payload, crcs) {
             Ok(effects) => effects,
             Err(misfit) => {
@@ -180,6 +182,9 @@ impl Store {
             }
         };
         state.rsn = rsn;
+        if state.index.len() < strips {
+            state.removed = rsn;
+        }
         if let Some(current) = state.generations.back_mut() {
             current.freed.extend(effects.freed);
             current.to_clean.extend(effects.to_clean);

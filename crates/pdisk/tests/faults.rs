@@ -361,3 +361,46 @@ async fn units_on_their_way_back_are_waited_for() {
     }
     assert_eq!(reads.await.unwrap(), content(1, 120));
 }
+
+/// Nothing is there of a strip any more, and that it is so may still be lost: no answer says it.
+#[tokio::test]
+async fn what_is_gone_is_said_to_be_gone_when_that_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 4 << 20);
+    let node = faulty(EngineChoice::Auto, FaultPlan::default());
+    let (p, _) = open(dir.path(), &node);
+    let gone = (strip(1), v(1, 1));
+    prepare(&p, whole(strip(1), v(1, 1), &content(1, 40))).await.unwrap();
+    write(&p, strip(2), v(1, 1), &content(2, 40)).await;
+    assert!(node.change_faults(&plan("delay 600s on=flush file=log times=1")));
+    let first = tokio::spawn({
+        let p = p.clone();
+        async move { p.discard(vec![gone]).await }
+    });
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while node.held_up() == 0 {
+        assert!(std::time::Instant::now() < end, "nothing gets to the disk");
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let again = p.discard(vec![gone]);
+    let state = p.state(vec![strip(1)]);
+    let group = p.list_group(base::PoolId(1), base::GroupId(2), None, 9);
+    let prepared = p.list_prepared(None, 9);
+    tokio::pin!(again, state, group, prepared);
+    // Each is asked once: what needs no disk is answered by that.
+    let early = tokio::select! {
+        biased;
+        _ = &mut again => "a repeated discard",
+        _ = &mut state => "its state",
+        _ = &mut group => "its group",
+        _ = &mut prepared => "what is prepared",
+        _ = std::future::ready(()) => "",
+    };
+    // Of what is there and durable it is said at once.
+    let there = p.state(vec![strip(2)]).await.unwrap()[0].adopted.is_some();
+    node.let_go();
+    assert_eq!((early, there), ("", true), "what was answered before it was durable, and what is there");
+    assert_eq!((first.await.unwrap(), again.await), (vec![Ok(())], vec![Ok(())]));
+    assert!(state.await.unwrap()[0].prepared.is_none());
+    assert_eq!((group.await.unwrap().len(), prepared.await.unwrap().len()), (1, 0));
+}
