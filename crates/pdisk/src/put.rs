@@ -58,8 +58,8 @@ pub(crate) struct Item {
 enum Step {
     /// Answered when this record is durable.
     Logged(u64, Outcome),
-    /// Its bytes go to these units first.
-    Write(Vec<(u32, Extent)>),
+    /// Its bytes go to these units first. Its record takes so much more of the log than was promised.
+    Write(Vec<(u32, Extent)>, u64),
     /// No space now, but units are about to come back.
     Retry,
 }
@@ -143,10 +143,16 @@ fn next_part(store: &Store, rest: &mut std::iter::Peekable<impl Iterator<Item = 
     (part, bytes)
 }
 
+/// What is promised before it is known where the version will lie. More pieces are promised when they are known; those of a small
+/// version, which is appended at once, are covered by the log's spare quarter.
 fn cost(store: &Store, item: &Item) -> u64 {
+    cost_in(store, item, 32)
+}
+
+/// Bytes of the log for the record of a version in so many pieces, at most.
+fn cost_in(store: &Store, item: &Item, extents: usize) -> u64 {
     let r = &item.request;
-    // 32 extents beyond those it brings: a base in more pieces is covered by the log's spare quarter.
-    let meta = 256 + 17 * r.info.covers.len() + 4 * r.crcs.len() + 12 * r.ranges.len() + 8 * 32;
+    let meta = 256 + 17 * r.info.covers.len() + 4 * r.crcs.len() + 12 * r.ranges.len() + 8 * extents;
     let inline = if item.payload.len() <= store.fast_write_max { item.payload.len() } else { 0 };
     log_cost(meta, inline)
 }
@@ -165,14 +171,19 @@ fn next_release(store: &Store) -> oneshot::Receiver<()> {
 
 type Answer = oneshot::Receiver<Vec<(usize, Outcome)>>;
 
-fn start(store: &Arc<Store>, part: Vec<Item>, reserved: u64, last_try: bool) -> (Answer, Vec<Item>) {
+fn start(store: &Arc<Store>, part: Vec<Item>, mut reserved: u64, last_try: bool) -> (Answer, Vec<Item>) {
     let (tx, rx) = oneshot::channel();
     let (mut logged, mut writes, mut retry) = (Vec::new(), Vec::new(), Vec::new());
     let mut state = store.lock();
     for item in part {
         match first_step(store, &mut state, &item) {
             Step::Logged(rsn, outcome) => logged.push((item.place, rsn, outcome)),
-            Step::Write(places) => writes.push((item, places)),
+            Step::Write(places, more) => {
+                // Without asking for room: who comes next waits until there is some.
+                state.reserved_log += more;
+                reserved += more;
+                writes.push((item, places));
+            }
             Step::Retry if last_try => logged.push((item.place, 0, Err(StripRefusal::NoSpace))),
             Step::Retry => retry.push(item),
         }
@@ -284,7 +295,9 @@ fn first_step(store: &Store, state: &mut State, item: &Item) -> Step {
     };
     let places = lay(&extents, &new_runs);
     if !fast {
-        return Step::Write(places);
+        let extents = replace(&base, item.request.info.len / UNIT as u32, &places).len();
+        let more = cost_in(store, item, extents).saturating_sub(cost(store, item));
+        return Step::Write(places, more);
     }
     let mut copy = store.small.get(item.payload.len());
     copy.copy_from_slice(&item.payload);
@@ -473,3 +486,7 @@ fn give_up(state: &mut State, places: Vec<(u32, Extent)>, outcome: Outcome) -> O
     wake_space_waiters(state);
     outcome
 }
+
+#[cfg(test)]
+#[path = "put_tests.rs"]
+mod tests;
