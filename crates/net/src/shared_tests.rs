@@ -17,7 +17,10 @@ use tokio::{
     time::timeout,
 };
 use trust::{Identity, Secret};
-use wire::hello::{Lane, Seen};
+use wire::{
+    frame::{FrameKind, Header},
+    hello::{Lane, Seen},
+};
 
 use crate::{
     Endpoint, EndpointConfig,
@@ -160,6 +163,32 @@ async fn who_scribbles_harms_nobody_else() {
     working.await.unwrap();
     let by = other.status().into_iter().flat_map(|p| p.connections).filter(|c| c.lane == Lane::Bulk);
     assert!(by.map(|c| c.transport).all(|by| by == "shm"));
+}
+
+/// Bytes that are always there are no reason to keep the thread: of a runtime's only one, whoever else has work gets it in between.
+#[tokio::test]
+async fn a_peer_that_always_has_more_takes_turns_with_others() {
+    const PINGS: u64 = 4000;
+    let server = Endpoint::start(config(1)).unwrap();
+    let peer = peer(60);
+    let socket = connect(&peer, &server).await;
+    assert!(socket.shared().is_some());
+    let ping = Header { version: socket.version(), kind: FrameKind::Ping, ..Header::default() };
+    let pings = ping.encode().repeat(PINGS as usize);
+    let came = || server.status().iter().flat_map(|p| &p.connections).map(|c| c.frames_received).sum::<u64>();
+    // All that its reader finds when it looks: nothing is read while this task is not waiting.
+    assert_eq!(socket.try_write(&pings).unwrap(), pings.len());
+    let (mut turns, mut before) = (0, came());
+    assert_eq!(before, 0);
+    let all = timeout(SOON, async {
+        while before < PINGS {
+            tokio::task::yield_now().await;
+            turns += u32::from(came() > before);
+            before = came();
+        }
+    });
+    all.await.expect("they are read");
+    assert!(turns >= 8, "{turns} turns of another task meanwhile");
 }
 
 /// Whoever comes to the place without the secret is let go; the memory is from who has it.

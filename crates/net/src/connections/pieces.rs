@@ -149,7 +149,7 @@ impl Records {
     }
 
     /// Takes what has come, and reads more: up to the slices' length, of which the first `payload` bytes may be in pieces. `read`
-    /// is given where it is to go. `Ok(0)` is the end of the stream.
+    /// is given where it is to go; `Interrupted` by it ends this one. `Ok(0)` is the end of the stream.
     pub(crate) fn receive_pieces(
         &self,
         open: &mut Open,
@@ -183,8 +183,9 @@ impl Records {
             match more {
                 Ok(None) => return Ok(moved),
                 Ok(Some(n)) => moved += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && moved > 0 => return Ok(moved),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    return if moved > 0 { Ok(moved) } else { Err(e) };
+                }
                 // The kernel says it once.
                 Err(e) => return open.fail(e, moved),
             }

@@ -7,7 +7,8 @@
 //!
 //! Nothing from outside is believed before the header is validated; a body grows as its bytes arrive; a
 //! payload's buffer is taken only from the bound all requests share, and only when the payload has begun to come. Any error
-//! ends the connection.
+//! ends the connection. A peer that always has more to read takes no more than its turn of the runtime's threads, of which a
+//! small process has one: each frame and each read is counted against the task's budget.
 
 use std::{
     io::{self, IoSliceMut},
@@ -17,7 +18,10 @@ use std::{
 
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    task::{coop, yield_now},
+};
 use wire::{
     crc::{crc32c, unit_crcs},
     frame::{FrameError, FrameKind, HEADER_LEN, Header, Service, Status},
@@ -59,8 +63,18 @@ pub(crate) async fn run(conn: Arc<Conn>, services: Arc<Services>) {
         if let Err(reason) = reader.frame().await {
             break reason;
         }
+        take_turns(&conn).await;
     };
     conn.finish(reason);
+}
+
+/// Lets others go first when this task has done enough: while there are bytes it waits for nothing else. What was corked is sent
+/// before.
+async fn take_turns(conn: &Conn) {
+    if !coop::has_budget_remaining() {
+        conn.flush();
+    }
+    coop::consume_budget().await;
 }
 
 struct Reader {
@@ -426,7 +440,12 @@ async fn read(conn: &Conn, slices: &mut [IoSliceMut<'_>], payload: usize) -> Res
             Ok(n) => {
                 conn.count_received(n as u64);
                 conn.heard();
+                take_turns(conn).await;
                 return Ok(n);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                conn.flush();
+                yield_now().await;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 conn.flush();

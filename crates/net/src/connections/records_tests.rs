@@ -1,12 +1,19 @@
 //! Records against records; `tests/strangers.rs` has them against rustls'.
 
+use std::sync::Arc;
+
 use base::ClusterId;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream, UnixStream},
+    sync::Semaphore,
+};
 use trust::{Identity, Secret};
 use wire::hello::Lane;
 
 use super::*;
 use crate::connections::{
+    memory::Memory,
+    shared::Shared,
     socket::{Protection, Socket},
     tls,
 };
@@ -211,6 +218,27 @@ async fn there_is_room_for_every_record() {
             assert_eq!(all.len(), some.len());
         }
     }
+}
+
+/// A peer that seals one byte in each record makes much work of little: a read ends all the same, and nothing is lost by it.
+#[tokio::test]
+async fn a_read_of_small_records_is_bounded() {
+    let shares = Arc::new(Semaphore::new(2));
+    let share = || Arc::clone(&shares).try_acquire_owned().unwrap();
+    let ((from, to), (bell, ear)) = (connected().await, UnixStream::pair().unwrap());
+    let (memory, file) = Memory::create().unwrap();
+    let from = from.share(Some(Shared::new(memory, bell, true, share()).unwrap()));
+    let to = to.share(Some(Shared::new(Memory::map(&file).unwrap(), ear, false, share()).unwrap()));
+    let whole = pattern(20_000);
+    whole.chunks(1).for_each(|byte| padded(&mut from.records().unwrap().seal.lock(), byte, DATA, 0));
+    from.try_flush().unwrap();
+    let (mut place, mut received) = (vec![0; whole.len()], Vec::new());
+    while received.len() < whole.len() {
+        let n = to.try_readv(&mut [IoSliceMut::new(&mut place)], 0).unwrap();
+        assert!((1..whole.len() / 2).contains(&n), "{n} bytes at once");
+        received.extend_from_slice(&place[..n]);
+    }
+    assert!(received == whole);
 }
 
 /// What came before it is given; then it is told, once, and nothing more comes.

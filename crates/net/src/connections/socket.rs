@@ -31,6 +31,9 @@ use crate::{
     error::NetError,
 };
 
+/// Reads of sealed bytes for one read of what is in them: a peer that seals a byte in each record makes much work of little.
+const READS_MAX: usize = 4;
+
 pub(crate) struct Socket {
     stream: TcpStream,
     /// What bytes go by instead of the stream.
@@ -177,14 +180,17 @@ impl Socket {
 
     /// Reads what there is, up to the slices' length, of which so many bytes belong to a payload at the beginning of the slices:
     /// nothing else may come in the clear. A payload is what the peer has sent when all of it is here. `Ok(0)` is the end of
-    /// the stream.
+    /// the stream. It may be less than there is: [`READS_MAX`]; `Interrupted`: for that reason it is nothing, and others go first.
     pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>], payload: usize) -> io::Result<usize> {
         let Some(records) = &self.records else { return self.raw_readv(slices) };
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
-        let (mut open, mut moved) = (records.open.lock(), 0);
+        let (mut open, mut moved, mut reads) = (records.open.lock(), 0, 0);
+        let mut read = |slices: &mut [IoSliceMut<'_>]| {
+            reads += 1;
+            if reads > READS_MAX { Err(io::ErrorKind::Interrupted.into()) } else { self.raw_readv(slices) }
+        };
         if self.pieces {
             let answer = || drop(self.send_sealed(&mut records.seal.lock()));
-            let read = |slices: &mut [IoSliceMut<'_>]| self.raw_readv(slices);
             return records.receive_pieces(&mut open, slices, payload, answer, read);
         }
         loop {
@@ -196,11 +202,12 @@ impl Socket {
             if moved == wanted || open.ended() {
                 return Ok(moved);
             }
-            match self.raw_readv(&mut [IoSliceMut::new(open.room())]) {
+            match read(&mut [IoSliceMut::new(open.room())]) {
                 Ok(0) => return Ok(moved),
                 Ok(n) => open.received(n),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && moved > 0 => return Ok(moved),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    return if moved > 0 { Ok(moved) } else { Err(e) };
+                }
                 // The kernel says it once.
                 Err(e) => return open.fail(e, moved),
             }
@@ -292,6 +299,7 @@ impl Socket {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => (place, payload) = (&mut place[n..], payload.saturating_sub(n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => tokio::task::yield_now().await,
                 Err(e) => return Err(e),
             }
         }
