@@ -224,7 +224,7 @@ impl Conn {
         if later {
             self.outbox.wake.notify_one();
         } else if mine {
-            self.after_flush(self.outbox.flush_inline(&self.socket));
+            self.after_flush(self.outbox.flush(&self.socket));
         }
         Ok(())
     }
@@ -240,14 +240,14 @@ impl Conn {
     /// Sends what was corked.
     pub(crate) fn flush(&self) {
         if self.outbox.begin_flush(false) {
-            self.after_flush(self.outbox.flush_inline(&self.socket));
+            self.after_flush(self.outbox.flush(&self.socket));
         }
     }
 
     fn after_flush(&self, flushed: Flushed) {
         match flushed {
             Flushed::All => {}
-            Flushed::Blocked => self.outbox.wake.notify_one(),
+            Flushed::Blocked | Flushed::Later => self.outbox.wake.notify_one(),
             Flushed::Failed(e) => self.close(e.into()),
         }
     }

@@ -24,6 +24,8 @@ const LEN: usize = HEAD + 2 * RING;
 const APART: usize = 128;
 /// Bytes copied before the other side is told, so that it begins while more is copied.
 const STEP: usize = 128 << 10;
+/// Less room than this is none, unless all that is left fits: a reader that makes room byte by byte does not have it filled so.
+const ROOM_MIN: usize = 4 << 10;
 
 /// The memory of a connection. Whoever has mapped it last gives it back.
 pub(crate) struct Memory(NonNull<u8>);
@@ -83,6 +85,11 @@ fn nonsense(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// What a peer says of itself cannot be.
+pub(super) fn untrue() -> io::Error {
+    nonsense("its numbers in the memory of both cannot be true")
+}
+
 /// One direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'a> {
@@ -115,7 +122,7 @@ impl Ring<'_> {
     fn between(written: u64, read: u64) -> io::Result<usize> {
         match written.checked_sub(read) {
             Some(between) if between <= RING as u64 => Ok(between as usize),
-            _ => Err(nonsense("its numbers in the memory of both cannot be true")),
+            _ => Err(untrue()),
         }
     }
 
@@ -124,9 +131,10 @@ impl Ring<'_> {
         Self::between(self.number(Number::Written).load(Ordering::Acquire), read)
     }
 
-    /// Room to write, for the writer, who has written so many.
-    pub(crate) fn room(&self, written: u64) -> io::Result<usize> {
-        Ok(RING - Self::between(written, self.number(Number::Read).load(Ordering::Acquire))?)
+    /// Room to write, for the writer, who has written so many and has `left` more: 0 if it is too little to be worth a turn.
+    pub(crate) fn room(&self, written: u64, left: usize) -> io::Result<usize> {
+        let room = RING - Self::between(written, self.number(Number::Read).load(Ordering::Acquire))?;
+        Ok(if room < left.min(ROOM_MIN) { 0 } else { room })
     }
 
     /// The reader looks once more after this, and then waits.
@@ -149,14 +157,16 @@ impl Ring<'_> {
         sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Copies what fits, in one step at most, from `skip` bytes on. Returns how many bytes, and whether the reader is to be woken.
+    /// Copies what fits, in one step at most, from `skip` bytes on, of which there are `rest` then. Returns how many bytes, at least
+    /// the smaller of `rest` and 4 KiB if any, and whether the reader is to be woken.
     pub(crate) fn write(
         &self,
         written: &mut u64,
         slices: &[IoSlice<'_>],
         mut skip: usize,
+        rest: usize,
     ) -> io::Result<(usize, bool)> {
-        let (mut left, mut done) = (self.room(*written)?.min(STEP), 0);
+        let (mut left, mut done) = (self.room(*written, rest)?.min(STEP).min(rest), 0);
         for slice in slices {
             if skip >= slice.len() {
                 skip -= slice.len();
@@ -250,8 +260,9 @@ mod tests {
             let (mut done, mut got) = (0, Vec::new());
             while got.len() < len + 7 {
                 while done < len + 7 {
-                    let (n, _) = here.ring(0).write(&mut written, &slices, done).unwrap();
-                    assert!(n > 0 || here.ring(0).room(written).unwrap() == 0);
+                    let left = len + 7 - done;
+                    let (n, _) = here.ring(0).write(&mut written, &slices, done, left).unwrap();
+                    assert!(n > 0 || here.ring(0).room(written, left).unwrap() == 0);
                     done += n;
                     if n == 0 {
                         break;
@@ -275,14 +286,32 @@ mod tests {
         let (ring, mut written, mut read) = (memory.ring(1), 0, 0);
         let mut place = vec![0; RING / 2];
         ring.reader_sleeps();
-        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"a")], 0).unwrap(), (1, true));
-        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"b")], 0).unwrap(), (1, false));
+        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"a")], 0, 1).unwrap(), (1, true));
+        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"b")], 0, 1).unwrap(), (1, false));
         let all = vec![7; RING];
-        while ring.write(&mut written, &[IoSlice::new(&all)], 0).unwrap().0 > 0 {}
+        while ring.write(&mut written, &[IoSlice::new(&all)], 0, RING).unwrap().0 > 0 {}
         ring.writer_sleeps();
         assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place[..9])]).unwrap(), (9, false));
         assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place)]).unwrap(), (RING / 2, true));
         assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place)]).unwrap(), (RING / 2 - 9, false));
+    }
+
+    /// A reader that makes room byte by byte is not followed so: a turn of the writer is for 4 KiB, or for all that is left.
+    #[test]
+    fn little_room_is_none() {
+        let (memory, _) = Memory::create().unwrap();
+        let (ring, mut written, all) = (memory.ring(0), 0, vec![7; 2 * RING]);
+        let mut write =
+            |left: usize| ring.write(&mut written, &[IoSlice::new(&all[..left])], 0, left).unwrap().0;
+        assert_eq!((0..RING / STEP).map(|_| write(2 * RING)).sum::<usize>(), RING);
+        for read in [0, 1, 100, ROOM_MIN - 1] {
+            ring.claim_read(read as u64);
+            assert_eq!(write(2 * RING), 0, "{read}");
+        }
+        ring.claim_read(ROOM_MIN as u64);
+        assert_eq!(write(2 * RING), ROOM_MIN);
+        ring.claim_read(ROOM_MIN as u64 + 9);
+        assert_eq!((write(10), write(9)), (0, 9));
     }
 
     /// Numbers that cannot be are refused by both sides, whatever they are; no byte moves.
@@ -298,7 +327,7 @@ mod tests {
             assert!(
                 error.kind() == io::ErrorKind::InvalidData && error.to_string().contains("memory of both")
             );
-            assert!(ring.write(&mut count, &[IoSlice::new(b"x")], 0).is_err());
+            assert!(ring.write(&mut count, &[IoSlice::new(b"x")], 0, 1).is_err());
             assert_eq!((count, place), (0, [0; 9]));
         }
     }

@@ -19,7 +19,10 @@ use bytes::Bytes;
 use tokio::sync::{Notify, futures::Notified};
 use wire::frame::HEADER_LEN;
 
-use crate::{calls::payload::Payload, connections::socket::Socket};
+use crate::{
+    calls::payload::Payload,
+    connections::{shared::WRITE_MAX, socket::Socket},
+};
 
 /// Slices of one vectored write (the kernel takes 1024).
 const SLICES_MAX: usize = 256;
@@ -27,8 +30,8 @@ const SLICES_MAX: usize = 256;
 const BATCH_MAX: usize = 64;
 /// Frames without payload that are together no longer than this are sent from one place: cheaper for the kernel than many.
 const SMALL: usize = 512;
-/// Bytes after which a caller that writes for others leaves the rest to the writer task.
-const INLINE_BYTES_MAX: usize = 4 << 20;
+/// Bytes after which whoever writes lets others have the thread: a caller leaves the rest to the writer task, and that takes turns.
+const TURN_BYTES_MAX: usize = 4 << 20;
 
 /// One frame to send.
 pub(crate) struct OutFrame {
@@ -53,8 +56,10 @@ pub(crate) struct Closed;
 pub(crate) enum Flushed {
     /// Nothing is left.
     All,
-    /// The socket takes no more now; the writer task goes on.
+    /// The socket takes no more now; the writer task goes on when it does.
     Blocked,
+    /// It may take more, and others have their turn; the writer task goes on.
+    Later,
     /// The socket is dead.
     Failed(io::Error),
 }
@@ -144,9 +149,8 @@ impl Outbox {
         state.flushing
     }
 
-    /// Writes until nothing is left or the socket is full. The caller has the duty to flush, and loses it.
-    pub(crate) fn flush(&self, socket: &Socket, bytes_max: Option<usize>) -> Flushed {
-        let bytes_max = bytes_max.unwrap_or(usize::MAX);
+    /// Writes until nothing is left, the socket is full, or it was a turn's bytes. The caller has the duty to flush, and loses it.
+    pub(crate) fn flush(&self, socket: &Socket) -> Flushed {
         let mut batch = lock(&self.batch);
         let mut total = 0;
         loop {
@@ -194,11 +198,12 @@ impl Outbox {
                     batch.advance(n);
                     self.bytes.fetch_sub(n as u64, Ordering::SeqCst);
                     self.tell_drained();
-                    if n < asked || total >= bytes_max {
+                    let full = n < asked;
+                    if full || total >= TURN_BYTES_MAX {
                         let mut state = lock(&self.state);
                         if !(batch.frames.is_empty() && state.queue.is_empty()) {
                             (state.flushing, state.blocked) = (false, true);
-                            return Flushed::Blocked;
+                            return if full { Flushed::Blocked } else { Flushed::Later };
                         }
                     }
                 }
@@ -213,11 +218,6 @@ impl Outbox {
                 }
             }
         }
-    }
-
-    /// As [`Outbox::flush`], from a task that has other things to do.
-    pub(crate) fn flush_inline(&self, socket: &Socket) -> Flushed {
-        self.flush(socket, Some(INLINE_BYTES_MAX))
     }
 
     /// Refuses further frames and drops those waiting. Returns the requests whose first byte was never
@@ -252,9 +252,9 @@ impl Batch {
         Some(len - self.written)
     }
 
-    /// What is next, and which of it is payload.
+    /// What is next, as much as one write may move, and which of it is payload.
     fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, payload: &mut Vec<bool>) {
-        let mut skip = self.written;
+        let (mut skip, mut left) = (self.written, WRITE_MAX);
         for frame in &self.frames {
             let parts = [(&frame.header[..], false), (&frame.body[..], false)];
             for (part, of_payload) in
@@ -264,12 +264,13 @@ impl Batch {
                     skip -= part.len();
                     continue;
                 }
-                if out.len() == SLICES_MAX {
+                if out.len() == SLICES_MAX || left == 0 {
                     return;
                 }
-                out.push(IoSlice::new(&part[skip..]));
+                let len = left.min(part.len() - skip);
+                out.push(IoSlice::new(&part[skip..skip + len]));
                 payload.push(of_payload);
-                skip = 0;
+                (left, skip) = (left - len, 0);
             }
         }
     }
@@ -354,6 +355,28 @@ mod tests {
         assert_eq!(payload.parts()[0].as_ptr(), part.as_ptr());
     }
 
+    /// However much waits, a write is asked for no more than it may move; what follows is offered after it.
+    #[test]
+    fn a_write_is_asked_for_no_more_than_it_may_move() {
+        let body: &'static [u8] = &[7; 5000];
+        let large: &'static [u8] = (0..3 * WRITE_MAX).map(|i| (i / 4096) as u8).collect::<Vec<_>>().leak();
+        let mut batch = Batch {
+            frames: VecDeque::from([frame(1, body, &[large]), frame(2, body, &[large])]),
+            written: 0,
+        };
+        let mut sent = Vec::new();
+        while !batch.frames.is_empty() {
+            let (mut slices, mut of_payload) = (Vec::new(), Vec::new());
+            batch.slices(&mut slices, &mut of_payload);
+            let offered: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+            assert!(offered.len() <= WRITE_MAX && slices.len() == of_payload.len());
+            sent.extend_from_slice(&offered);
+            batch.advance(offered.len());
+        }
+        let whole = |request: u8| [&[request; HEADER_LEN][..], body, large].concat();
+        assert!(sent == [whole(1), whole(2)].concat());
+    }
+
     #[test]
     fn a_closed_outbox_names_what_was_never_begun() {
         let outbox = Outbox::default();
@@ -379,9 +402,10 @@ mod tests {
             let f = frame(1, &[7; 50_000], &[]);
             queued += f.len();
             assert!(outbox.push(f, false).unwrap() && !outbox.is_idle());
-            match outbox.flush(&from, None) {
+            match outbox.flush(&from) {
                 Flushed::All => assert!(outbox.is_idle()),
                 Flushed::Blocked => break from.records().unwrap().seal.lock().pending().len(),
+                Flushed::Later => panic!("not for so little"),
                 Flushed::Failed(e) => panic!("{e}"),
             }
         };
@@ -392,7 +416,7 @@ mod tests {
             while !outbox.is_idle() {
                 from.writable().await.unwrap();
                 assert!(outbox.begin_flush(true));
-                assert!(!matches!(outbox.flush(&from, None), Flushed::Failed(_)));
+                assert!(!matches!(outbox.flush(&from), Flushed::Failed(_)));
             }
         };
         tokio::join!(receiving, sending).0.unwrap();

@@ -27,9 +27,11 @@ use tokio::{
 
 use crate::connections::{
     bell::{self, Bell},
-    memory::Memory,
+    memory::{Memory, untrue},
 };
 
+/// Bytes that one write moves at most, however fast they are read: it keeps a thread, and who asks how much has moved waits for it.
+pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Looks at a ring before the task gives way to others: each but the first follows a wake-up that came while looking.
 const LOOKS: usize = 4;
 /// Pause before a wake-up that the kernel did not take is tried again, and how often: then the heartbeat wakes both.
@@ -132,25 +134,31 @@ impl Shared {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Copies what fits; `WouldBlock`: the TCP socket is readable when there is room.
+    /// Copies what fits, [`WRITE_MAX`] bytes at most; `WouldBlock`, or less than that and than there is: the TCP socket is readable
+    /// when there is room. Each turn but a few moves 4 KiB or all that is left, whatever the peer says of itself meanwhile.
     pub(crate) fn write(&self, slices: &[IoSlice<'_>], tcp: &TcpStream) -> io::Result<usize> {
-        let wanted: usize = slices.iter().map(|s| s.len()).sum();
+        let wanted = slices.iter().map(|s| s.len()).sum::<usize>().min(WRITE_MAX);
         let (mut written, ring) = (self.written.lock(), self.memory.ring(self.side));
-        let (mut done, mut looks) = (0, 0);
+        let (mut done, mut looks, mut promised) = (0, 0, false);
         while done < wanted {
             if self.closed.load(Ordering::Relaxed) || self.gone.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            let (n, wakes) = ring.write(&mut written, slices, done)?;
+            let (n, wakes) = ring.write(&mut written, slices, done, wanted - done)?;
             done += n;
             if wakes {
                 self.wake(&self.bell, 0);
             }
             if n > 0 {
+                promised = false;
                 continue;
             }
+            if promised {
+                return Err(untrue()); // a reader does not go back
+            }
             ring.writer_sleeps();
-            if ring.room(*written)? > 0 {
+            promised = ring.room(*written, wanted - done)? > 0;
+            if promised {
                 continue;
             }
             looks += 1;
@@ -246,15 +254,49 @@ mod tests {
 
     use super::*;
 
+    fn one_side(share: &Arc<Semaphore>) -> (Shared, UnixStream) {
+        let (bell, ear) = UnixStream::pair().unwrap();
+        let (memory, _) = Memory::create().unwrap();
+        (Shared::new(memory, bell, true, Arc::clone(share).try_acquire_owned().unwrap()).unwrap(), ear)
+    }
+
+    /// Both ends of a connection.
+    async fn tcp() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (stream, listener.accept().await.unwrap().0)
+    }
+
+    /// However fast what is written is read, a write ends: it keeps the thread that calls it, and others wait for its lock.
+    #[tokio::test]
+    async fn a_fast_reader_keeps_no_writer() {
+        let share = Arc::new(Semaphore::new(1));
+        let ((shared, _ear), (tcp, _other)) = (one_side(&share), tcp().await);
+        let stop = AtomicBool::new(false);
+        let (bytes, mut largest, mut total) = (vec![7; 16 << 20], 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (ring, mut read) = (shared.memory.ring(0), 0);
+                while !stop.load(Ordering::Relaxed) {
+                    read += ring.filled(read).unwrap() as u64;
+                    ring.claim_read(read);
+                }
+            });
+            while total < 16 * bytes.len() {
+                match shared.write(&[IoSlice::new(&bytes)], &tcp) {
+                    Ok(n) => (total, largest) = (total + n, largest.max(n)),
+                    Err(e) => assert_eq!(e.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(largest <= WRITE_MAX, "{largest} bytes by one call");
+    }
+
     /// The socket takes no byte now, and nobody has been woken by what it has: the wake-up comes all the same.
     #[tokio::test]
     async fn a_wake_up_that_the_kernel_did_not_take_comes_later() {
-        let (memory, _) = Memory::create().unwrap();
-        let (bell, ear) = UnixStream::pair().unwrap();
-        let share = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let shared = Shared::new(memory, bell, true, share).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let ((shared, ear), (tcp, _other)) = (one_side(&Arc::new(Semaphore::new(1))), tcp().await);
         while rung(&shared.bell) {}
         shared.memory.ring(0).reader_sleeps();
         shared.write(&[IoSlice::new(b"bytes")], &tcp).unwrap();

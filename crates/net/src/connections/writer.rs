@@ -46,9 +46,13 @@ fn flush(conn: &Conn) -> bool {
     if !conn.outbox.begin_flush(true) {
         return false;
     }
-    match conn.outbox.flush(&conn.socket, None) {
+    match conn.outbox.flush(&conn.socket) {
         Flushed::All => false,
         Flushed::Blocked => true,
+        Flushed::Later => {
+            conn.outbox.wake.notify_one();
+            false
+        }
         Flushed::Failed(e) => {
             conn.close(e.into());
             false
