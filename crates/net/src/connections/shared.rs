@@ -7,7 +7,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::Shutdown,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,7 +34,7 @@ use crate::connections::{
 pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Looks at a ring before the task gives way to others: each but the first follows a wake-up that came while looking.
 const LOOKS: usize = 4;
-/// Pause before a wake-up that the kernel did not take is tried again, and how often: then the heartbeat wakes both.
+/// Pause before a wake-up that the kernel did not take is tried again, and how often: then at each heartbeat.
 const AGAIN: (Duration, u32) = (Duration::from_millis(1), 1000);
 
 pub(crate) struct Shared {
@@ -48,11 +48,27 @@ pub(crate) struct Shared {
     gone: AtomicBool,
     /// We have.
     closed: AtomicBool,
-    /// By bell and TCP socket: a wake-up is to be tried again.
-    owed: [Arc<AtomicBool>; 2],
+    /// By bell and TCP socket.
+    owed: [Arc<Owed>; 2],
     runtime: Handle,
     /// Its place among those of the process.
     _share: OwnedSemaphorePermit,
+}
+
+/// A wake-up that the kernel did not take. Who sleeps has said so, and does not say it again.
+#[derive(Default)]
+struct Owed {
+    /// It is tried again.
+    tried: AtomicBool,
+    /// It is not: the next heartbeat does.
+    missed: AtomicBool,
+}
+
+impl Owed {
+    fn give_up(&self) {
+        self.missed.store(true, Ordering::SeqCst);
+        self.tried.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Shared {
@@ -176,25 +192,45 @@ impl Shared {
     /// Wakes who sleeps at the other end; `which` of the two sockets. A full one has woken it already, but one that takes nothing
     /// need not be full: the kernel may lack memory. So it is tried again.
     fn wake(&self, socket: &impl AsFd, which: usize) {
+        self.wake_by(socket, which, |socket| socket.try_clone_to_owned());
+    }
+
+    /// The same by a copy of the socket that `copied` makes.
+    fn wake_by(
+        &self,
+        socket: &impl AsFd,
+        which: usize,
+        copied: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+    ) {
         let owed = &self.owed[which];
-        if rung(socket) || owed.swap(true, Ordering::SeqCst) {
+        if rung(socket) || owed.tried.swap(true, Ordering::SeqCst) {
             return;
         }
-        let Ok(again) = socket.as_fd().try_clone_to_owned() else {
-            return owed.store(false, Ordering::SeqCst);
-        };
+        let Ok(again) = copied(socket.as_fd()) else { return owed.give_up() };
         let owed = Arc::clone(owed);
         self.runtime.spawn(async move {
             for _ in 0..AGAIN.1 {
                 tokio::time::sleep(AGAIN.0).await;
                 // Before the try: who finds it set from now on has a try of his own.
-                owed.store(false, Ordering::SeqCst);
-                if rung(&again) || owed.swap(true, Ordering::SeqCst) {
+                owed.tried.store(false, Ordering::SeqCst);
+                if rung(&again) || owed.tried.swap(true, Ordering::SeqCst) {
                     return;
                 }
             }
-            owed.store(false, Ordering::SeqCst);
+            owed.give_up();
         });
+    }
+
+    /// At each heartbeat: a wake-up that nobody tries any more. A call on the connection would not bring it: who waits for room sends none,
+    /// and the other end's flag is down.
+    pub(crate) fn wake_missed(&self, tcp: &TcpStream) {
+        let missed = |which: usize| self.owed[which].missed.swap(false, Ordering::SeqCst);
+        if missed(0) {
+            self.wake(&self.bell, 0);
+        }
+        if missed(1) {
+            self.wake(tcp, 1);
+        }
     }
 
     /// What a broken peer does: says that it is elsewhere than it is, and wakes both of the other side's tasks.
@@ -313,5 +349,32 @@ mod tests {
             }
         };
         assert_eq!(timeout(Duration::from_secs(60), woken).await.expect("nobody is woken"), 1);
+    }
+
+    /// There is not even a descriptor to try it again with: the heartbeat does, by either socket.
+    #[tokio::test]
+    async fn a_wake_up_that_cannot_be_tried_again_comes_with_the_heartbeat() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let (shared, ear) = one_side(&Arc::new(Semaphore::new(1)));
+        let mut place = [std::mem::MaybeUninit::uninit(); 1 << 16];
+        let mut taken = |ear: &dyn AsFd| {
+            let ear = ear.as_fd().try_clone_to_owned().unwrap();
+            let mut all = 0;
+            while let Ok(n) = SockRef::from(&ear).recv_with_flags(&mut place, libc::MSG_DONTWAIT) {
+                all += n;
+            }
+            all
+        };
+        while rung(&shared.bell) {}
+        shared.wake_by(&shared.bell, 0, |_| Err(io::Error::from_raw_os_error(libc::EMFILE)));
+        assert!(taken(&ear) > 0);
+        shared.wake_missed(&tcp);
+        assert_eq!(taken(&ear), 1);
+        shared.owed[1].give_up();
+        [(); 2].iter().for_each(|()| shared.wake_missed(&tcp));
+        accepted.readable().await.unwrap();
+        assert_eq!((taken(&accepted), taken(&ear)), (1, 0), "once, and nobody else");
     }
 }

@@ -131,6 +131,13 @@ impl Socket {
         }
     }
 
+    /// At each heartbeat.
+    pub(crate) fn beat(&self) {
+        if let Some(shared) = &self.shared {
+            shared.wake_missed(&self.stream);
+        }
+    }
+
     /// Little was sent for a while.
     pub(crate) fn give_back(&self) {
         if let Some(records) = &self.records {

@@ -78,6 +78,7 @@ impl Watch {
         let config = &conn.core.config;
         let us = |d: Duration| d.as_micros() as u64;
         let now = conn.core.now_us();
+        conn.socket.beat();
         let queued = conn.outbox.bytes();
         let sent = conn.counters.bytes_sent.load(Ordering::Relaxed).saturating_sub(queued);
         if sent.saturating_sub(self.sent_then) <= KEPT as u64 && conn.outbox.is_idle() {
