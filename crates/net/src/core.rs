@@ -2,7 +2,7 @@
 //! of them.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     hash::{BuildHasher, Hasher, RandomState},
     net::{IpAddr, SocketAddr},
     sync::{
@@ -20,6 +20,7 @@ use tokio::{
 use trust::Identity;
 
 use crate::{
+    broken::{Broken, Process},
     config::{EndpointConfig, Transfer, Transport},
     connections::socket::Protection,
     names::Names,
@@ -33,9 +34,6 @@ const SHARE_UNIT: usize = 4096;
 pub(crate) fn share_units(bytes: usize) -> u32 {
     bytes.div_ceil(SHARE_UNIT) as u32
 }
-
-/// Processes that are remembered as those with which memory was no good.
-const FAILED_MAX: usize = 256;
 
 fn place() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -67,8 +65,8 @@ pub(crate) struct Core {
     transport: RwLock<Transport>,
     /// `shared_max`.
     shares: Arc<Semaphore>,
-    /// Processes that wrote what they may not into memory of both: they are spoken to by TCP from then on.
-    failed: Mutex<VecDeque<u64>>,
+    /// Whose memory was no good.
+    broken: Mutex<Broken>,
     started: Instant,
     ids: AtomicU64,
     /// Calls that must take effect once and have not ended, to whatever peer: the lowest is told as settled.
@@ -116,7 +114,7 @@ impl Core {
             placing: Semaphore::new(1),
             transport: RwLock::new(config.transport),
             shares: Arc::new(Semaphore::new(config.shared_max.min(Semaphore::MAX_PERMITS))),
-            failed: Mutex::default(),
+            broken: Mutex::default(),
             started: Instant::now(),
             ids: AtomicU64::new(1),
             unsettled: Mutex::default(),
@@ -329,18 +327,14 @@ impl Core {
     }
 
     /// A place among the connections that go by memory, with that process.
-    pub(crate) fn share_with(&self, process: u64) -> Option<OwnedSemaphorePermit> {
-        let failed = self.failed.lock().unwrap_or_else(|e| e.into_inner()).contains(&process);
-        if failed { None } else { Arc::clone(&self.shares).try_acquire_owned().ok() }
+    pub(crate) fn share_with(&self, process: Process) -> Option<OwnedSemaphorePermit> {
+        let is_broken = self.broken.lock().unwrap_or_else(|e| e.into_inner()).has(process);
+        if is_broken { None } else { Arc::clone(&self.shares).try_acquire_owned().ok() }
     }
 
     /// What that process wrote into memory of both was no good: TCP from now on.
-    pub(crate) fn share_no_more(&self, process: u64) {
-        let mut failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
-        if !failed.contains(&process) {
-            failed.truncate(FAILED_MAX - 1);
-            failed.push_front(process);
-        }
+    pub(crate) fn share_no_more(&self, process: Process) {
+        self.broken.lock().unwrap_or_else(|e| e.into_inner()).note(process);
     }
 
     pub(crate) fn set_transfer(&self, transfer: Transfer, inline_max: usize) {

@@ -13,6 +13,7 @@
 //! payload bytes of requests in all (`inbound_bytes_max`), reply bytes waiting on a connection
 //! (`outbound_bytes_max`), accepted connections, handshakes at a time.
 
+mod broken;
 mod calls;
 mod config;
 mod connections;

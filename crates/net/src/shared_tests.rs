@@ -191,6 +191,19 @@ async fn a_peer_that_always_has_more_takes_turns_with_others() {
     assert!(turns >= 8, "{turns} turns of another task meanwhile");
 }
 
+/// A number is what a process says of itself: it is held against its own node, and not against who has the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_is_held_against_its_own_node() {
+    let server = Endpoint::start(config(1)).unwrap();
+    let (one, mut other) = (peer(80), peer(81));
+    Arc::get_mut(&mut other).unwrap().process = one.process;
+    let socket = connect(&one, &server).await;
+    socket.shared().expect("memory").claim(u64::MAX, 0);
+    ends(&socket).await;
+    assert!(connect(&one, &server).await.shared().is_none());
+    assert!(connect(&other, &server).await.shared().is_some());
+}
+
 /// Whoever comes to the place without the secret is let go; the memory is from who has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_at_the_meeting_get_nothing() {

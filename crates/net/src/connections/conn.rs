@@ -273,7 +273,7 @@ impl Conn {
         if self.reason.set(reason).is_ok() {
             if broken && self.socket.shared().is_some() {
                 // Before the peer can hear of the end: it may be back before the reader is.
-                self.core.share_no_more(self.peer.process);
+                self.core.share_no_more(self.peer.process());
             }
             self.socket.shutdown();
             self.closing.notify_one();

@@ -24,6 +24,7 @@ use wire::{
 };
 
 use crate::{
+    broken::Process,
     config::Transport,
     connections::{
         handshake_error::HandshakeError,
@@ -62,6 +63,13 @@ pub(crate) struct Identity {
     pub shown: Arc<Shown>,
     pub session: SessionId,
     pub build: Build,
+}
+
+impl Identity {
+    /// Which process it is.
+    pub(crate) fn process(&self) -> Process {
+        Process { member: self.member, node: self.node, number: self.process }
+    }
 }
 
 /// What a finished handshake yields.
@@ -149,6 +157,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
                 return Err(HandshakeError::Refusing(reason));
             }
             let shared = if shares && capabilities & SHARED != 0 {
+                let process = Process { member: shown.member.id, node, number: process };
                 bring_memory(core, &socket, process, &seen).await?
             } else {
                 None
@@ -177,7 +186,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
 async fn bring_memory(
     core: &Core,
     socket: &Socket,
-    process: u64,
+    process: Process,
     seen: &Seen,
 ) -> Result<Option<Shared>, HandshakeError> {
     let meeting: Meeting = answer(socket, FrameKind::Welcome).await?;
@@ -335,7 +344,8 @@ async fn welcome(
         && introduction.lane == Lane::Bulk
         && verdict.is_ok()
         && core.may_share(to.ip(), from.ip());
-    let share = if shares { core.share_with(introduction.process) } else { None };
+    let process = Process { member: shown.member.id, node: introduction.node, number: introduction.process };
+    let share = if shares { core.share_with(process) } else { None };
     let seen = seen(core, from, to);
     let meeting = share.and_then(|share| Some((Place::open(seen.clone()).ok()?, share)));
     let protection = agreed(list, &introduction, &seen);
