@@ -136,6 +136,8 @@ pub(crate) enum CloseReason {
     Protocol(&'static str),
     #[error("no sign of life for {0:?}")]
     Silent(std::time::Duration),
+    #[error("it reads nothing of what it is sent for {0:?}, though it is there")]
+    Unread(std::time::Duration),
     #[error("replaced by a newer process of the peer")]
     Superseded,
     #[error("nothing gets through for {0:?} while other connections do")]

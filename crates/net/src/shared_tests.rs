@@ -18,7 +18,7 @@ use tokio::{
 };
 use trust::{Identity, Secret};
 use wire::{
-    frame::{FrameKind, Header},
+    frame::{FrameKind, Header, Service},
     hello::{Lane, Seen},
 };
 
@@ -49,7 +49,11 @@ fn config(node: u32) -> EndpointConfig {
 
 /// Another process: it never makes an end of its own.
 fn peer(node: u32) -> Arc<Core> {
-    let config = config(node);
+    peer_by(node, crate::Transport::Auto)
+}
+
+fn peer_by(node: u32, transport: crate::Transport) -> Arc<Core> {
+    let config = EndpointConfig { transport, ..config(node) };
     let identity = config.identity.clone().unwrap().preferring(CipherList::Empty).unwrap();
     let identity = identity.speaking(config.build.protocols);
     Core::new(config, identity, Handle::current(), Vec::new())
@@ -202,6 +206,57 @@ async fn a_number_is_held_against_its_own_node() {
     ends(&socket).await;
     assert!(connect(&one, &server).await.shared().is_none());
     assert!(connect(&other, &server).await.shared().is_some());
+}
+
+/// Replies that hold memory of others (on tmpfs, the space of pdisks) do not stay with a peer that pings, so that it lives, and
+/// reads nothing.
+async fn who_reads_nothing_is_let_go(node: u32, transport: crate::Transport) {
+    let (interval, silence) = (Duration::from_millis(100), Duration::from_millis(500));
+    let server = EndpointConfig { heartbeat_interval: interval, heartbeat_timeout: silence, ..config(1) };
+    let server = Endpoint::start(server).unwrap();
+    let lent = Arc::new(vec![7; 4 << 20]);
+    let of_all = Arc::clone(&lent);
+    server.serve(
+        Service::Lab,
+        crate::handler_fn(move |_| {
+            struct Lent(Arc<Vec<u8>>);
+            impl AsRef<[u8]> for Lent {
+                fn as_ref(&self) -> &[u8] {
+                    &self.0
+                }
+            }
+            let payload = bytes::Bytes::from_owner(Lent(Arc::clone(&of_all)));
+            async { crate::Response::with_payload(Vec::new(), payload) }
+        }),
+    );
+    let peer = peer_by(node, transport);
+    let socket = connect(&peer, &server).await;
+    assert_eq!(socket.shared().is_some(), transport == crate::Transport::Auto);
+    let frame = |kind, request_id| {
+        let (version, service) = (socket.version(), Service::Lab);
+        Header { version, kind, service, request_id, deadline_us: 600_000_000, ..Header::default() }.encode()
+    };
+    for id in 1..=8 {
+        socket.write_all(&frame(FrameKind::Request, id)).await.unwrap();
+    }
+    let here = || server.status().iter().any(|p| p.node == Some(NodeId(node)) && !p.connections.is_empty());
+    let gone = timeout(SOON, async {
+        while here() || Arc::strong_count(&lent) > 2 {
+            let _ = socket.try_write(&frame(FrameKind::Ping, 0));
+            tokio::time::sleep(interval).await;
+        }
+    });
+    gone.await.expect("it is let go, and what was lent to it is back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_nothing_by_memory_is_let_go() {
+    who_reads_nothing_is_let_go(90, crate::Transport::Auto).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_nothing_by_tcp_is_let_go() {
+    who_reads_nothing_is_let_go(91, crate::Transport::Tcp).await;
 }
 
 /// Whoever comes to the place without the secret is let go; the memory is from who has it.

@@ -137,6 +137,11 @@ impl Ring<'_> {
         Ok(if room < left.min(ROOM_MIN) { 0 } else { room })
     }
 
+    /// How far the reader says that it is: only to see whether it changes.
+    pub(crate) fn told_read(&self) -> u64 {
+        self.number(Number::Read).load(Ordering::Relaxed)
+    }
+
     /// The reader looks once more after this, and then waits.
     pub(crate) fn reader_sleeps(&self) {
         self.number(Number::ReaderSleeps).store(1, Ordering::SeqCst);

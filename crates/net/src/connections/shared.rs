@@ -98,6 +98,11 @@ impl Shared {
         (*self.written.lock(), *self.read.lock())
     }
 
+    /// How far the peer says that it has read what is sent here.
+    pub(crate) fn read_by_peer(&self) -> u64 {
+        self.memory.ring(self.side).told_read()
+    }
+
     /// Ready when a look may find bytes, or the end.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.bell.poll_read_ready(cx).map_ok(drop)

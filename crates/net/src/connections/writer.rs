@@ -1,4 +1,5 @@
-//! The sending side of a connection, for what the queueing tasks could not send at once; it also judges whether the peer lives.
+//! The sending side of a connection, for what the queueing tasks could not send at once; it also judges whether the peer lives, and
+//! takes what it is sent.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,6 +12,11 @@ use crate::{
     connections::{conn::Conn, outbox::Flushed, records::KEPT},
     error::CloseReason,
 };
+
+/// A connection by memory on which something waits and nothing is read is closed after this many times `heartbeat_timeout`, whatever the
+/// peer says meanwhile: what waits holds memory, and on tmpfs the space of pdisks. An honest reader pauses for two seconds at most. By
+/// TCP the kernel does this: `TCP_USER_TIMEOUT` holds for a peer that has no room, too.
+const UNREAD_TIMEOUTS: u64 = 3;
 
 /// Sends what could not be sent at once; probes an idle peer; closes a silent one.
 pub(crate) async fn run(conn: Arc<Conn>) {
@@ -66,12 +72,33 @@ struct Watch {
     /// The last tick with a sign of life before it.
     heard_us: u64,
     sent_then: u64,
+    unread: Unread,
+}
+
+/// Judges at each tick whether the peer takes what it is sent.
+#[derive(Default)]
+struct Unread {
+    /// The last tick at which nothing waited, or the peer had read more than at the one before.
+    since_us: u64,
+    /// How far it was, if something waited.
+    read: Option<u64>,
+}
+
+impl Unread {
+    /// For how long the peer has read nothing though something waits, microseconds. `read`: how far it is, if something waits; `slept`:
+    /// this process may have been stopped, and says nothing of others.
+    fn tick(&mut self, now: u64, read: Option<u64>, slept: bool) -> u64 {
+        if slept || read.is_none() || read != self.read {
+            (self.since_us, self.read) = (now, read);
+        }
+        now.saturating_sub(self.since_us)
+    }
 }
 
 impl Watch {
     fn new(conn: &Conn) -> Watch {
         let now = conn.core.now_us();
-        Watch { last_tick_us: now, heard_us: now, sent_then: 0 }
+        Watch { last_tick_us: now, heard_us: now, sent_then: 0, unread: Unread::default() }
     }
 
     fn tick(&mut self, conn: &Conn) {
@@ -89,6 +116,11 @@ impl Watch {
         let progress = queued > 0 && sent != self.sent_then;
         let slept = now - self.last_tick_us > 2 * us(config.heartbeat_interval);
         (self.last_tick_us, self.sent_then) = (now, sent);
+        let shared = conn.socket.shared().filter(|_| !conn.outbox.is_idle());
+        let unread = self.unread.tick(now, shared.map(|shared| shared.read_by_peer()), slept);
+        if unread >= us(config.heartbeat_timeout) * UNREAD_TIMEOUTS {
+            return conn.close(CloseReason::Unread(Duration::from_micros(unread)));
+        }
         let heard = conn.heard.swap(false, Ordering::Relaxed);
         if heard || progress || slept || conn.paused.load(Ordering::Relaxed) {
             self.heard_us = now;
@@ -100,5 +132,24 @@ impl Watch {
         } else if silent >= us(config.heartbeat_interval) / 2 && queued == 0 {
             let _ = conn.send(conn.bare(FrameKind::Ping, 0), false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One byte in that time is enough, and nothing that waits; a process that was stopped itself begins anew.
+    #[test]
+    fn only_what_waits_and_does_not_move_is_unread() {
+        let (mut unread, mut now) = (Unread::default(), 50);
+        let mut tick = |read, slept| {
+            now += 10;
+            unread.tick(now, read, slept)
+        };
+        assert_eq!([None, None, Some(7), Some(7), Some(7)].map(|d| tick(d, false)), [0, 0, 0, 10, 20]);
+        assert_eq!([Some(8), Some(8), Some(9), Some(9)].map(|d| tick(d, false)), [0, 10, 0, 10]);
+        assert_eq!([None, Some(9), Some(9)].map(|d| tick(d, false)), [0, 0, 10]);
+        assert_eq!([(Some(9), true), (Some(9), false)].map(|(d, slept)| tick(d, slept)), [0, 10]);
     }
 }
