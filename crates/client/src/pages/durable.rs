@@ -10,11 +10,20 @@ use crate::{
     core::Core,
     error::Errno,
     files::{handle::OpenFile, inode::Inode},
+    pages::extents::BlockSet,
     waits,
 };
 
-/// Rounds of storing and committing, each of which other writers may undo.
+/// Rounds of storing and committing: a size that the manager is told covers no byte that is not stored, and others may write below it again.
 const DURABLE_TRIES: u32 = 100;
+
+/// What is to be known to the manager.
+struct Wanted {
+    /// The file's size, if that much is concerned, as it was.
+    size: u64,
+    /// Blocks that are stored. What others store later is theirs to tell.
+    blocks: BlockSet,
+}
 
 impl Core {
     /// Bytes `from..to` as they are now, and what is needed to find them again, are durable when this
@@ -28,6 +37,7 @@ impl Core {
     ) -> Result<(), Errno> {
         self.calls.inode_told(inode.ino).await?;
         let changes = inode.lock().unsent.changes();
+        let mut wanted: Option<Wanted> = None;
         for _ in 0..DURABLE_TRIES {
             self.wait_settled(inode).await?;
             let (first, end, size) = {
@@ -35,20 +45,26 @@ impl Core {
                 let block_size = state.block_size();
                 // The size covers stored bytes only: what lies between the manager's and ours goes too.
                 let below = if state.in_inode(0) { 0 } else { state.size_committed };
-                let size = to.min(state.attr.size);
-                (from.min(below) / block_size, size.div_ceil(block_size), size)
+                let size = wanted.as_ref().map_or(to.min(state.attr.size), |wanted| wanted.size);
+                // What was dirty in the range is stored after the first round.
+                let from = if wanted.is_none() { from.min(below) } else { below };
+                (from / block_size, size.div_ceil(block_size), size)
             };
+            self.store(inode, first, end).await?;
+            let wanted = wanted.get_or_insert_with(|| {
+                let blocks = inode.lock().pending.within(first, end);
+                Wanted { size, blocks }
+            });
             let is_told = || {
                 let state = inode.lock();
                 // Neither less than was there, nor what has been cut off since.
-                let sizes = size.min(state.attr.size)..=state.attr.size;
-                let all = sizes.contains(&state.size_committed) && !state.pending.any_in(first, end);
+                let sizes = wanted.size.min(state.attr.size)..=state.attr.size;
+                let all = sizes.contains(&state.size_committed) && !state.pending.meets(&wanted.blocks);
                 // Content in the inode goes with the attributes.
                 let attrs = !data_only || state.inline.is_held();
                 // Nobody can ask for what has neither a name nor a handle.
                 state.is_forsaken() || all && (!attrs || state.unsent.is_told(changes))
             };
-            self.store(inode, first, end).await?;
             if is_told() {
                 return Ok(());
             }

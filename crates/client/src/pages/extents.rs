@@ -85,6 +85,16 @@ impl BlockSet {
         self.runs.range(..block).next_back().map_or(0, |(_, &end)| end.min(block))
     }
 
+    /// The blocks of `from..to` that are in the set.
+    pub fn within(&self, from: u64, to: u64) -> BlockSet {
+        BlockSet { runs: self.runs_in(from, to.max(from)).collect() }
+    }
+
+    /// Whether any block is in both.
+    pub fn meets(&self, other: &BlockSet) -> bool {
+        other.runs.iter().any(|(&from, &to)| self.any_in(from, to))
+    }
+
     /// The runs of the set within `from..to`.
     fn runs_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.runs.range(..=from).next_back().map_or(from, |(&s, _)| s);
@@ -226,6 +236,9 @@ mod tests {
                     let end = (b..).find(|n| !plain.contains(n)).filter(|&end| end > b);
                     prop_assert_eq!(runs.run_end(b), end);
                 }
+                let within = runs.within(from, from + len);
+                prop_assert!((0..90).all(|b| within.contains(b) == (plain.contains(&b) && (from..from + len).contains(&b))));
+                prop_assert_eq!(runs.meets(&within), !within.is_empty());
                 let ends: Vec<_> = runs.runs.iter().map(|(&s, &e)| (s, e)).collect();
                 prop_assert!(ends.windows(2).all(|w| w[0].1 < w[1].0), "runs touch: {:?}", ends);
             }

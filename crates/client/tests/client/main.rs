@@ -7,6 +7,7 @@ mod support;
 mod ahead;
 mod allocation;
 mod cuts;
+mod durable;
 mod given_up;
 mod habits;
 mod kernel_attr;

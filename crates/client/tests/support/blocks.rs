@@ -36,6 +36,8 @@ pub struct FakeBlocks {
     pub failing: AtomicBool,
     /// Writes wait while it is set.
     pub stuck: AtomicBool,
+    /// A write takes up to so many milliseconds.
+    pub slow: AtomicU64,
     /// Writes of this block wait while it is set; none is `u64::MAX`.
     pub stuck_block: AtomicU64,
     /// Reads wait while it is set.
@@ -71,6 +73,7 @@ impl FakeBlocks {
             zeros: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            slow: AtomicU64::new(0),
             stuck_block: AtomicU64::new(u64::MAX),
             stuck_reads: AtomicBool::new(false),
             on_their_way: tokio::sync::RwLock::new(()),
@@ -272,6 +275,13 @@ impl Blocks for FakeBlocks {
                 assert!(self.writing.lock().unwrap().insert(write.stripe), "two versions in flight");
             }
             self.dawdle().await;
+            let slow = match self.slow.load(SeqCst) {
+                0 => 0,
+                slow => self.rng.lock().unwrap().below(slow + 1),
+            };
+            if slow > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(slow)).await;
+            }
             while self.stuck.load(SeqCst) || self.stuck_block.load(SeqCst) == write.stripe.block.0 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }

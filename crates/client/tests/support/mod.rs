@@ -78,8 +78,13 @@ pub struct World {
 
 impl World {
     pub fn new(data_strips: u8, seed: u64) -> World {
-        let blocks = Arc::new(FakeBlocks::new(data_strips, BLOCK, seed));
-        let manager = Arc::new(FakeManager::new(blocks.clone(), BLOCK));
+        World::of_blocks(data_strips, BLOCK, seed)
+    }
+
+    /// With blocks of so many bytes, for who needs many of them.
+    pub fn of_blocks(data_strips: u8, block_size: u32, seed: u64) -> World {
+        let blocks = Arc::new(FakeBlocks::new(data_strips, block_size, seed));
+        let manager = Arc::new(FakeManager::new(blocks.clone(), block_size));
         World { blocks, manager, sessions: 0 }
     }
 
