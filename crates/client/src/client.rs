@@ -402,7 +402,7 @@ impl Client {
         self.core.inode_known(ino).map_or(0, |inode| inode.lock().drop_clean())
     }
 
-    /// Room, holes and zeros: see [`Fallocate`].
+    /// Room, holes and zeros: see [`Fallocate`]. By an O_SYNC or O_DSYNC handle it is durable when this returns, as a write is.
     pub async fn fallocate(
         &self,
         handle: Handle,
@@ -411,12 +411,7 @@ impl Client {
         len: u64,
         privileges: Privileges,
     ) -> Result<(), Errno> {
-        let file = self.core.file_to_write(handle)?;
-        let work = pin!(async {
-            let _hold = self.core.hold_to_change(&file.inode, None, privileges, |_| Need::Write).await?;
-            self.core.fallocate(&file.inode, mode, offset, len).await
-        });
-        self.core.operation("fallocate", Some(file.inode.ino), work).await
+        self.core.fallocate_under_token(handle, mode, offset, len, privileges).await
     }
 
     /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.

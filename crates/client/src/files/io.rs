@@ -1,13 +1,19 @@
-//! Reads and writes of open files, under their tokens.
+//! Reads, writes and fallocate of open files, under their tokens.
 
 use std::{pin::pin, sync::Arc};
+
+use wire::token::Need;
 
 use super::{
     handle::{Handle, OpenFile, ReadData},
     privileges::Privileges,
     state::FileState,
 };
-use crate::{core::Core, error::Errno, pages::piece::Content};
+use crate::{
+    core::Core,
+    error::Errno,
+    pages::{piece::Content, resize::Fallocate},
+};
 
 impl Core {
     /// See [`crate::Client::read`].
@@ -73,6 +79,29 @@ impl Core {
             }
         });
         self.operation("write", Some(file.inode.ino), work).await
+    }
+
+    /// See [`crate::Client::fallocate`].
+    pub async fn fallocate_under_token(
+        self: &Arc<Core>,
+        handle: Handle,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+        privileges: Privileges,
+    ) -> Result<(), Errno> {
+        let file = self.file_to_write(handle)?;
+        let (inode, flags) = (&file.inode, file.flags);
+        let work = pin!(async {
+            let _hold = self.hold_to_change(inode, None, privileges, |_| Need::Write).await?;
+            self.fallocate(inode, mode, offset, len).await?;
+            if flags.sync || flags.dsync {
+                self.calls.told().await?;
+                self.make_durable(inode, offset, offset + len, !flags.sync).await?;
+            }
+            Ok(())
+        });
+        self.operation("fallocate", Some(inode.ino), work).await
     }
 
     /// See [`crate::Client::will_need`].

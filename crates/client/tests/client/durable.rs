@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RW, World, small, until};
+use crate::support::{BLOCK, RW, World, small, until};
 use base::InodeNo;
-use client::{Client, Handle, OpenFlags, SetAttrs, Tunables};
+use client::{Client, Fallocate, Handle, OpenFlags, Privileges, SetAttrs, Tunables};
 use wire::mgr::{Change, FileKind, MgrRequest};
 
 const DSYNC: OpenFlags = OpenFlags { dsync: true, ..RW };
+const SYNC: OpenFlags = OpenFlags { sync: true, ..RW };
 
 /// Nothing happens by age.
 fn calm() -> Tunables {
@@ -86,5 +87,69 @@ async fn an_fsync_does_not_wait_for_blocks_that_are_stored_after_it_began() {
             writer.await.unwrap();
         }
         slow.abort();
+    }
+}
+
+#[tokio::test]
+async fn fallocate_by_a_handle_that_is_synchronous_is_durable() {
+    let (allocate, zero) =
+        (Fallocate::Allocate { keep_size: false }, Fallocate::ZeroRange { keep_size: false });
+    let (keep, hole) = (Fallocate::ZeroRange { keep_size: true }, Fallocate::PunchHole);
+    let stored = 2 * BLOCK as usize + 77;
+    // Bytes that there are, and what becomes of which.
+    let cases = [
+        (stored, hole, 100..200),
+        (stored, hole, 100..BLOCK as usize + 100),
+        (stored, keep, 100..200),
+        (stored, zero, stored - 100..stored + BLOCK as usize),
+        (stored, zero, stored + 100..stored + 200),
+        (stored, allocate, stored - 100..stored + 5000),
+        (10, allocate, 0..1000),
+        (10, hole, 2..5),
+        (10, zero, 5..20),
+    ];
+    for (flags, (len, mode, range)) in [DSYNC, SYNC].into_iter().flat_map(|f| cases.clone().map(|c| (f, c))) {
+        let mut world = World::new(2, 1);
+        let client = world.mount(calm());
+        let mut bytes = vec![7; len];
+        let (ino, handle) = made(&client, b"f", &bytes, flags).await;
+        let (offset, count) = (range.start as u64, range.len() as u64);
+        client.fallocate(handle, mode, offset, count, Privileges::Kept).await.unwrap();
+        let mtime = client.getattr(ino).await.unwrap().mtime;
+        drop(client);
+        if mode == allocate || mode == zero {
+            bytes.resize(len.max(range.end), 0);
+        }
+        if mode != allocate {
+            bytes[range.clone()].fill(0);
+        }
+        let client = world.mount(calm());
+        let what = format!("{mode:?} of {range:?}, {len} bytes");
+        let attr = client.getattr(ino).await.unwrap();
+        assert_eq!(attr.size, bytes.len() as u64, "{what}");
+        if flags.sync {
+            assert_eq!(attr.mtime, mtime, "{what}");
+        }
+        let handle = client.open(ino, RW).await.unwrap();
+        let read = client.read(handle, 0, 2 * bytes.len()).await.unwrap().to_vec();
+        let differs = read.iter().zip(&bytes).position(|(a, b)| a != b);
+        assert_eq!((read.len(), differs), (bytes.len(), None), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_into_a_handle_that_is_synchronous_is_durable() {
+    for len in [10, 2 * BLOCK as usize + 77] {
+        let mut world = World::new(2, 1);
+        let client = world.mount(calm());
+        let (_, from) = made(&client, b"from", &vec![7; len], RW).await;
+        let (ino, to) = made(&client, b"to", &[1; 5], DSYNC).await;
+        let copied = client.copy_range(from, 0, to, 3, len as u64, Privileges::Kept).await;
+        assert_eq!(copied, Ok(len as u64));
+        drop(client);
+        let client = world.mount(calm());
+        let handle = client.open(ino, RW).await.unwrap();
+        let read = client.read(handle, 0, 2 * len + 3).await.unwrap().to_vec();
+        assert!(read == [vec![1; 3], vec![7; len]].concat(), "{len} bytes");
     }
 }
