@@ -365,14 +365,22 @@ impl Client {
         // Names in a directory, or the file's own with all that it stands in.
         self.core.calls.told().await?;
         let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
-        let work = pin!(self.core.make_durable(&inode, 0, u64::MAX, data_only));
-        self.core.operation("fsync", Some(ino), work).await
+        self.fsync_inode(&inode, data_only).await
+    }
+
+    async fn fsync_inode(&self, inode: &Arc<Inode>, data_only: bool) -> Result<(), Errno> {
+        let work = pin!(self.core.make_durable(inode, 0, u64::MAX, data_only));
+        self.core.operation("fsync", Some(inode.ino), work).await
     }
 
     /// The same for a handle, which is also told of earlier errors of writing behind.
     pub async fn fsync_handle(&self, handle: Handle, data_only: bool) -> Result<(), Errno> {
         let file = self.core.file(handle)?;
-        let done = self.fsync(file.inode.ino, data_only).await;
+        let done = async {
+            self.core.calls.told().await?;
+            self.fsync_inode(&file.inode, data_only).await
+        };
+        let done = done.await;
         let earlier = self.core.report_error(&file);
         done.and(earlier)
     }
