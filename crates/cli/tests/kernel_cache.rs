@@ -19,7 +19,7 @@ use std::{
 
 use common::{Random, ok, seed};
 use mounts::Mounts;
-use rustix::fs::{Dir, FallocateFlags, fallocate};
+use rustix::fs::{Advice, Dir, FallocateFlags, fadvise, fallocate};
 
 const BLOCK: usize = 1 << 20;
 /// A token that waits for itself is given up after 60 s only.
@@ -204,6 +204,46 @@ fn a_recall_does_not_wait_for_a_reader_behind_a_writer() {
         });
         writers.into_iter().for_each(|writer| writer.join().unwrap());
     });
+}
+
+/// Each mount writes a block, and then wants to write the other's, which both give up; a READ of both has pages of its own mount's block locked,
+/// and needs the other one.
+#[test]
+fn two_mounts_that_give_blocks_up_to_each_other_do_not_wait_for_each_others_readers() {
+    const ROUNDS: u64 = 300;
+    const PAGE: u64 = 4096;
+    let mounts = two();
+    fs::write(mounts.at(0, "across"), vec![0; 2 * BLOCK]).unwrap();
+    let files = [0, 1].map(|mount| {
+        let path = mounts.at(mount, "across");
+        let (reader, writer) =
+            (File::open(&path).unwrap(), OpenOptions::new().write(true).open(&path).unwrap());
+        // Just what is read is asked for, in one READ.
+        fadvise(&reader, 0, None, Advice::Random).unwrap();
+        (reader, writer)
+    });
+    let border = BLOCK as u64;
+    let page = |mount: usize| if mount == 0 { border - PAGE } else { border };
+    let mut random = Random(seed());
+    for _ in 0..ROUNDS {
+        for (mount, (_, writer)) in files.iter().enumerate() {
+            in_time("a write", || writer.write_all_at(&[7; PAGE as usize], page(mount)).unwrap());
+        }
+        thread::scope(|scope| {
+            for (mount, (reader, writer)) in files.iter().enumerate() {
+                let waits = Duration::from_micros(random.below(2000));
+                scope.spawn(move || {
+                    let other = page(1 - mount);
+                    in_time("a write", || writer.write_all_at(&[7; PAGE as usize], other).unwrap());
+                });
+                scope.spawn(move || {
+                    thread::sleep(waits);
+                    let mut both = [0; 2 * PAGE as usize];
+                    in_time("a read", || reader.read_exact_at(&mut both, border - PAGE).unwrap());
+                });
+            }
+        });
+    }
 }
 
 /// Who looks at a file that is open for reading and writing may read it; a page of a mapping wants the right to write. While

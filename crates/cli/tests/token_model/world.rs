@@ -24,6 +24,8 @@ pub enum Fault {
     None,
     /// Released before what is dirty is stored.
     ReleaseFirst,
+    /// The same of what may be read by others before it goes.
+    LowerFirst,
     /// What is kept in memory outlives its token.
     KeepPages,
     /// Tokens of a dead session move on before the server refuses it.
@@ -137,6 +139,7 @@ pub enum Event {
     Use(usize),
     Flush(usize, usize),
     Recalled(usize, usize),
+    Lower(usize),
     Give(usize),
     Arrive(usize, usize),
     Crash(usize),
@@ -358,7 +361,18 @@ impl World {
         }
     }
 
-    fn give(&mut self, i: usize) -> Result<(), String> {
+    /// What goes of a part may only be read from now on, until it goes.
+    fn lower(&mut self, i: usize) -> Result<(), String> {
+        if self.fault != Fault::LowerFirst {
+            self.make_clean(i)?;
+        }
+        let node = &mut self.nodes[i];
+        node.cell.lower();
+        node.releases.extend(node.cell.take_lowered(INO).map(Message::Release));
+        Ok(())
+    }
+
+    fn make_clean(&mut self, i: usize) -> Result<(), String> {
         let losing = self.nodes[i].cell.losing();
         let part = losing.to == TokenMode::Part && self.nodes[i].cell.mode() == TokenMode::Part;
         let block = |b: usize| Span { first: b as u64, end: b as u64 + 1 };
@@ -376,6 +390,13 @@ impl World {
                 self.commit_times(i);
             }
         }
+        Ok(())
+    }
+
+    fn give(&mut self, i: usize) -> Result<(), String> {
+        self.make_clean(i)?;
+        let losing = self.nodes[i].cell.losing();
+        let block = |b: usize| Span { first: b as u64, end: b as u64 + 1 };
         let node = &mut self.nodes[i];
         for b in (0..2).filter(|b| losing.gone.covers(block(*b), Use::Read)) {
             if self.fault != Fault::KeepPages {
@@ -472,6 +493,9 @@ impl Explored for World {
                 all.extend((0..node.recalls.len()).map(|k| Event::Recalled(i, k)));
                 if node.cell.is_giving() && node.cell.users() == 0 {
                     all.push(Event::Give(i));
+                    if node.cell.mode() == TokenMode::Part && !node.cell.losing().written.is_empty() {
+                        all.push(Event::Lower(i));
+                    }
                 }
                 if self.crashes > 0 {
                     all.extend([Event::Crash(i), Event::Sleep(i)]);
@@ -528,6 +552,7 @@ impl Explored for World {
             Event::Use(i) => self.use_it(i)?,
             Event::Flush(i, b) => self.flush(i, b)?,
             Event::Recalled(i, k) => self.recalled(i, k),
+            Event::Lower(i) => self.lower(i)?,
             Event::Give(i) => self.give(i)?,
             Event::Arrive(i, k) => self.arrive(i, k),
             Event::Crash(i) => {

@@ -14,6 +14,7 @@ use wire::{
 };
 
 use super::{
+    hold::LATE_AFTER,
     statistics::GIVEN_UP,
     tokens::{Losing, Recalled},
 };
@@ -153,35 +154,7 @@ impl Core {
         if !keeps {
             self.drop_kernel_attrs(vec![inode.clone()]).await;
         }
-        loop {
-            let cleaned = async {
-                self.wait_unused(inode).await?;
-                if special && inode.lock().token.mode() == TokenMode::Write {
-                    // What was done under it ahead of the manager: nothing more is since it is being given up.
-                    return self.calls.told().await;
-                }
-                let (losing, was, block_size, unsettled) = {
-                    let state = inode.lock();
-                    (state.token.losing(), state.token.mode(), state.block_size(), state.unsettled())
-                };
-                // Where a part stays only blocks go; otherwise size and times are told.
-                let blocks_only = was == TokenMode::Part && losing.to == TokenMode::Part;
-                if losing.written.is_empty() && (blocks_only || !unsettled) {
-                    return Ok(());
-                }
-                let span = if blocks_only { covering(&losing.written) } else { Span::ALL };
-                let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
-                self.settle(inode, from, to, blocks_only).await
-            };
-            match cleaned.await {
-                Ok(()) => break,
-                Err(_) if self.calls.dead() => return None,
-                Err(error) => {
-                    tracing::warn!(inode = %inode.ino, %error, "a token cannot be given up yet");
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        }
+        self.make_clean(inode, special).await?;
         let (token, room) = {
             let mut state = inode.lock();
             state.names.kept.recalled();
@@ -208,6 +181,39 @@ impl Core {
             self.sharing.note_given_back();
         }
         Some(token)
+    }
+
+    /// Stores what may not be written any more, once nobody uses the inode, and tells what others are to know; none if the session has ended.
+    async fn make_clean(self: &Arc<Core>, inode: &Arc<Inode>, special: bool) -> Option<()> {
+        loop {
+            let cleaned = async {
+                self.wait_unused(inode).await?;
+                if special && inode.lock().token.mode() == TokenMode::Write {
+                    // What was done under it ahead of the manager: nothing more is since it is being given up.
+                    return self.calls.told().await;
+                }
+                let (losing, was, block_size, unsettled) = {
+                    let state = inode.lock();
+                    (state.token.losing(), state.token.mode(), state.block_size(), state.unsettled())
+                };
+                // Where a part stays only blocks go; otherwise size and times are told.
+                let blocks_only = was == TokenMode::Part && losing.to == TokenMode::Part;
+                if losing.written.is_empty() && (blocks_only || !unsettled) {
+                    return Ok(());
+                }
+                let span = if blocks_only { covering(&losing.written) } else { Span::ALL };
+                let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
+                self.settle(inode, from, to, blocks_only).await
+            };
+            match cleaned.await {
+                Ok(()) => return Some(()),
+                Err(_) if self.calls.dead() => return None,
+                Err(error) => {
+                    tracing::warn!(inode = %inode.ino, %error, "a token cannot be given up yet");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
     }
 
     /// Makes bytes `from..to` so durable that whoever comes next reads them: stored, known to the manager, and adopted.
@@ -264,15 +270,49 @@ impl Core {
         while !ranges.is_empty() {
             let (kernel, ino) = (kernel.clone(), inode.ino);
             let pass = std::mem::take(&mut ranges);
-            let dropped = tokio::task::spawn_blocking(move || {
+            let mut dropped = tokio::task::spawn_blocking(move || {
                 pass.into_iter().for_each(|(offset, len)| kernel.drop_pages(ino, offset, len));
             });
-            if let Err(error) = dropped.await {
+            let dropped = loop {
+                if let Ok(dropped) = tokio::time::timeout(LATE_AFTER, &mut dropped).await {
+                    break dropped;
+                }
+                self.let_read(inode).await;
+            };
+            if let Err(error) = dropped {
                 tracing::error!(%error, "dropping cached pages did not end");
             }
             ranges = inode.lock().page_drop.next_pass();
         }
         inode.changed.notify_waiters();
+    }
+
+    /// The dropping of pages waits for a reader who waits for another mount. That one may wait for just what goes here, with a reader like
+    /// this one. So what goes is made clean first, and may be read there while pages are dropped here; said again after each grant
+    /// that was made before the manager had heard of it.
+    async fn let_read(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let written = {
+            let mut state = inode.lock();
+            if !state.token.stop_writing() {
+                return;
+            }
+            state.writes.last()
+        };
+        if self.make_clean(inode, false).await.is_none() {
+            return;
+        }
+        let lowered = {
+            let mut state = inode.lock();
+            // No mapping writes under a part. But whoever had asked before may have been given more: then it is tried once more.
+            if state.token.users() > 0 || state.writes.last() != written {
+                return;
+            }
+            state.token.lower();
+            state.token.take_lowered(inode.ino)
+        };
+        if let Some(lowered) = lowered {
+            self.release(vec![lowered]).await;
+        }
     }
 }
 

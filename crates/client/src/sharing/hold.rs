@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Somebody who holds locked kernel pages is let in after this, if the pages are waited for.
-const LATE_AFTER: Duration = Duration::from_millis(5);
+pub(super) const LATE_AFTER: Duration = Duration::from_millis(5);
 
 impl Core {
     /// The grant under which everything is held, while nobody else is there.

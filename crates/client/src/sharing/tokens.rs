@@ -33,6 +33,11 @@ pub enum Recalled {
 struct Giving {
     to: Token,
     serial: Grant,
+    /// Nobody is let in to write any more.
+    barred: bool,
+    /// What goes of the blocks is clean, and may only be read; whether the manager is to hear of it.
+    lowered: bool,
+    untold: bool,
 }
 
 /// What a token that is being given up takes with it.
@@ -179,7 +184,10 @@ impl Cell {
 
     /// Lets somebody in whom the giving up waits for (through pages that the kernel has locked).
     pub fn enter_late(&mut self, need: Need) -> bool {
-        let may = self.giving.is_some() && !self.resolving && self.held.allows(need);
+        let barred = |giving: &Giving| giving.barred && writes(need);
+        let may = self.giving.as_ref().is_some_and(|giving| !barred(giving))
+            && !self.resolving
+            && self.held.allows(need);
         self.users += u32::from(may);
         may
     }
@@ -188,8 +196,7 @@ impl Cell {
     /// [`Cell::end_late`]. Only for reading: the manager lets it go before whoever that is given up for. Another question may be out, for
     /// writing, that stands behind that one at the manager: both are answered with what this one gets.
     pub fn ask_late(&mut self, need: Need) -> bool {
-        let reads = !matches!(need, Need::Write | Need::Blocks(_, Use::Write));
-        let may = reads && self.giving.is_some() && !self.resolving && !self.asking_late;
+        let may = !writes(need) && self.giving.is_some() && !self.resolving && !self.asking_late;
         if may {
             self.asking_late = true;
             // What was given up since the other question may be newer than what this one brings too.
@@ -253,6 +260,9 @@ impl Cell {
         }
         self.exclusive &= self.held.mode == TokenMode::Write;
         (self.held, self.resolving, self.provisional) = (token.clone(), resolve, false);
+        if self.giving.as_ref().is_some_and(|giving| giving.lowered) {
+            self.lower();
+        }
         self.users += 1;
         true
     }
@@ -286,9 +296,38 @@ impl Cell {
             self.held.mode = with_handles(self.held.mode.max(least), open);
             return Recalled::Answer(self.known(wanted.ino));
         }
-        self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
+        let serial = wanted.serial.max(self.held.serial);
+        self.giving = Some(Giving { to, serial, barred: false, lowered: false, untold: false });
         (self.provisional, self.exclusive) = (false, false);
         Recalled::Begin
+    }
+
+    /// The giving up waits for somebody who asks for more, whom others may answer only when they have what goes here: of a part
+    /// nothing is written any more, so that it can be made clean for [`Cell::lower`]. False: there is nothing to do, or no more.
+    pub fn stop_writing(&mut self) -> bool {
+        let part = self.held.mode == TokenMode::Part;
+        let Some(giving) = self.giving.as_mut().filter(|_| part) else { return false };
+        giving.barred |= self.asking_late;
+        if giving.lowered { giving.untold } else { giving.barred }
+    }
+
+    /// What goes of a part is clean since [`Cell::stop_writing`]. It may only be read from now on, also under what is granted until it
+    /// goes: that excludes nobody who reads, here or elsewhere.
+    pub fn lower(&mut self) {
+        let written = self.losing().written;
+        let part = self.held.mode == TokenMode::Part;
+        let Some(giving) = self.giving.as_mut().filter(|_| part) else { return };
+        (giving.barred, giving.lowered) = (true, true);
+        giving.untold |= !written.is_empty();
+        for run in written.runs() {
+            self.held.blocks = self.held.blocks.limited(run.span, Use::Read);
+        }
+    }
+
+    /// What to tell the manager of [`Cell::lower`], once.
+    pub fn take_lowered(&mut self, ino: InodeNo) -> Option<Token> {
+        let untold = self.giving.as_mut().is_some_and(|giving| std::mem::take(&mut giving.untold));
+        untold.then(|| self.known(ino))
     }
 
     /// Everything is clean: it is given up.
@@ -319,6 +358,10 @@ impl Cell {
     }
 }
 
+fn writes(need: Need) -> bool {
+    matches!(need, Need::Write | Need::Blocks(_, Use::Write))
+}
+
 /// Below `Read` only open handles leave anything.
 fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
     match (mode, open) {
@@ -328,6 +371,9 @@ fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
     }
 }
 
+#[cfg(test)]
+#[path = "late_tests.rs"]
+mod late_tests;
 #[cfg(test)]
 #[path = "made_tests.rs"]
 mod made_tests;
@@ -421,69 +467,6 @@ mod tests {
         assert_eq!(cell.unused(&token(TokenMode::Write, 6)), token(TokenMode::None, 6));
         assert_eq!(cell.enter(Need::Write), Enter::Ask);
         assert!(!cell.is_outdated(), "the next grant says what is");
-    }
-
-    #[test]
-    fn a_question_for_pages_that_are_given_up_is_used_though_recalled() {
-        let mut cell = Cell::default();
-        assert_eq!(cell.enter(Need::Read), Enter::Ask);
-        let part = Token {
-            blocks: Blocks::default().with(Span { first: 0, end: 1 }, Use::Read),
-            ..token(TokenMode::Part, 4)
-        };
-        assert!(cell.granted(&part, false, false));
-        cell.leave();
-        assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
-        let next = Need::Blocks(Span { first: 1, end: 2 }, Use::Read);
-        assert!(!cell.enter_late(next) && !cell.ask_late(Need::Write) && cell.ask_late(next));
-        // The recall of the grant comes before it: it is answered with what is under way.
-        assert_eq!(cell.recalled(&token(TokenMode::Open, 6), TokenMode::Read, true), Recalled::UnderWay);
-        assert!(cell.end_late(|cell| cell.granted(&token(TokenMode::Read, 6), false, true)));
-        cell.leave();
-        let left = cell.gave(INO, true);
-        assert_eq!((left.mode, left.serial), (TokenMode::Open, Grant(6)));
-        // One that comes after the answer is not used.
-        assert_eq!(cell.enter(next), Enter::Ask);
-        assert!(!cell.granted(&token(TokenMode::Read, 6), false, true));
-    }
-
-    /// The one for writing stands behind the one that the token is given up for: it must not be waited for.
-    #[test]
-    fn a_question_for_pages_that_are_given_up_goes_beside_one_for_writing() {
-        let (held, comes) = (token(TokenMode::Read, 4), token(TokenMode::Read, 6));
-        for late_first in [true, false] {
-            let mut cell = Cell::default();
-            assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
-            cell.leave();
-            assert_eq!(cell.enter(Need::Write), Enter::Ask);
-            assert!(!cell.ask_late(Need::Attr), "nothing is given up");
-            assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
-            assert!(cell.ask_late(Need::Read) && !cell.ask_late(Need::Read), "one at a time");
-            // The manager answers both with what the second gets. Only who is waited for may use it.
-            let writer = |cell: &mut Cell| assert!(!cell.granted(&comes, false, false));
-            let reader = |cell: &mut Cell| assert!(cell.end_late(|cell| cell.granted(&comes, false, true)));
-            match late_first {
-                true => (reader(&mut cell), writer(&mut cell)),
-                false => (writer(&mut cell), reader(&mut cell)),
-            };
-            cell.leave();
-            assert_eq!(cell.gave(INO, true).mode, TokenMode::Open);
-            assert_eq!(cell.enter(Need::Write), Enter::Ask, "it asks once more");
-        }
-        // What is refused ends one question, not the other.
-        let mut cell = Cell::default();
-        assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
-        cell.leave();
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
-        assert!(cell.ask_late(Need::Read));
-        cell.end_late(Cell::refused);
-        assert!(cell.ask_late(Need::Read));
-        cell.refused();
-        cell.gave(INO, true);
-        assert_eq!(cell.enter(Need::Write), Enter::Wait, "the late one is out");
-        cell.end_late(Cell::refused);
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod allocation;
 mod cuts;
 mod durable;
 mod given_up;
+mod giving_pages;
 mod habits;
 mod kernel_attr;
 mod late_answers;
