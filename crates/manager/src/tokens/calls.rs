@@ -7,6 +7,7 @@ use wire::token::{Need, Recall, TOKENS_MAX, Token, TokenMode};
 
 use super::{
     Acts, NextGrant, Tokens,
+    rules::writes,
     table::{Change, Holder, Wait},
 };
 use crate::ticket::Ticket;
@@ -14,8 +15,9 @@ use crate::ticket::Ticket;
 /// Questions of one session for one inode that are answered together; of more the oldest are told to be late.
 pub(super) const TICKETS_MAX: usize = 8;
 impl Tokens {
-    /// A session wants a token; an earlier question of it for the same inode is answered with this one. A question that
-    /// is sent again may overtake its first copy, so the later is not always the one that is waited for.
+    /// A session wants a token; another question of it for the same inode is answered with this one. Questions may overtake each other where
+    /// they are sent again, so the later need not be the one that is waited for: what both are answered with is what a reader asks, if one
+    /// of them is one. Whoever wanted to write asks again; a reader may be what its session waits for to give something up.
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub fn acquire(
         &mut self,
@@ -30,8 +32,13 @@ impl Tokens {
         let mut acts = Acts::default();
         let entry = self.inodes.entry(ino).or_default();
         let mut tickets = vec![ticket];
-        if let Some(old) = entry.waiting.iter().position(|wait| wait.session == session) {
-            tickets.extend(entry.waiting.remove(old).into_iter().flat_map(|old| old.tickets));
+        let (mut need, mut expires) = (need, expires);
+        let old = entry.waiting.iter().position(|wait| wait.session == session);
+        if let Some(old) = old.and_then(|at| entry.waiting.remove(at)) {
+            if writes(need) && !writes(old.need) {
+                (need, expires) = (old.need, expires.max(old.expires));
+            }
+            tickets.extend(old.tickets);
             acts.late.extend(tickets.drain(TICKETS_MAX.min(tickets.len())..));
         }
         let (publish, published) = (None, Vec::new());

@@ -129,6 +129,38 @@ fn who_is_recalled_reads_before_who_waits_for_it() {
     assert_eq!(granted.first().map(|(ticket, ..)| *ticket), Some(20), "and then the first of those who wait");
 }
 
+/// Of two questions of one session the writer's may come last: they were sent again, by connections of their own, and the reader's is the one that its giving up
+/// waits for.
+#[test]
+fn a_writers_question_does_not_take_the_place_of_a_readers() {
+    for others_first in [false, true] {
+        let mut stage = Stage::new(2);
+        let block = |first, what| Need::Blocks(Span { first, end: first + 1 }, what);
+        stage.write(1, 0);
+        stage.write(2, 1);
+        let ask = |stage: &mut Stage, session, need, ticket| {
+            let acts = |tokens: &mut Tokens, next: NextGrant<'_>| {
+                tokens.acquire(SessionId(session), INO, need, ticket, NEVER, NOW, next)
+            };
+            stage.with(acts).granted
+        };
+        if others_first {
+            assert_eq!(ask(&mut stage, 2, Need::Write, 20), []);
+        }
+        assert_eq!(ask(&mut stage, 1, block(1, Use::Read), 10), []);
+        if !others_first {
+            assert_eq!(ask(&mut stage, 2, Need::Write, 20), []);
+        }
+        assert_eq!(ask(&mut stage, 1, Need::Write, 11), []);
+        let left = Token { blocks: Default::default(), mode: TokenMode::Open, ..stage.held(2) };
+        let granted = stage.with(|tokens, next| tokens.release(SessionId(2), &[left], NOW, next)).granted;
+        let mut tickets: Vec<_> = granted.iter().map(|(ticket, ..)| *ticket).collect();
+        tickets.sort_unstable();
+        assert_eq!(tickets, [10, 11], "both are answered with what the reader asked");
+        assert!(stage.held(1).allows(block(1, Use::Read)), "{others_first}: {:?}", stage.held(1));
+    }
+}
+
 #[test]
 fn two_writers_far_apart_have_one_conflict() {
     let mut stage = Stage::new(2);
