@@ -383,16 +383,22 @@ impl FileState {
     /// Attributes as callers see them.
     pub fn visible(&self) -> Attr {
         let mut attr = self.attr.clone();
+        if attr.kind != wire::mgr::FileKind::File || attr.block_size == 0 {
+            return attr;
+        }
         let all = self.token.mode() != TokenMode::Part;
-        if all && (self.recorded.is_whole() || self.has_no_blocks()) && attr.kind == wire::mgr::FileKind::File
-        {
+        if all && (self.recorded.is_whole() || self.has_no_blocks()) {
             attr.stored = self.stored_bytes();
             attr.inline = self.inline.is_held();
+        } else {
+            // What the manager has not been told of yet is there all the same.
+            attr.stored = attr.stored.max(self.stored_bytes());
         }
         attr
     }
 
-    /// Bytes of storage: allocated and dirty blocks, cut at the size.
+    /// Bytes of storage: allocated and dirty blocks and those on their way, cut at the size. Never nothing for a file with data: `tar -S`
+    /// would not read it.
     fn stored_bytes(&self) -> u64 {
         let block_size = self.block_size();
         let size = self.attr.size;
@@ -403,6 +409,10 @@ impl FileState {
             return if self.inline.is_held() { size.min(wire::mgr::INLINE_LEN_MAX as u64) } else { 0 };
         }
         self.dirty.iter().for_each(|&b| all.insert(b, b + 1));
+        if self.flushes.in_flight() {
+            let written = self.blocks.iter().filter(|(_, block)| block.flushing());
+            written.for_each(|(&b, _)| all.insert(b, b + 1));
+        }
         let whole = all.count_in(0, size / block_size) * block_size;
         whole + if all.contains(size / block_size) { size % block_size } else { 0 }
     }

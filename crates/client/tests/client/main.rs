@@ -20,6 +20,7 @@ mod recalled;
 mod resolution;
 mod session_end;
 mod short_writes;
+mod stored;
 mod streams;
 mod unanswered;
 mod unnamed;

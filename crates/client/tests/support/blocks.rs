@@ -94,6 +94,11 @@ impl FakeBlocks {
         self.writing.lock().unwrap().clear();
     }
 
+    /// Whether a write is under way.
+    pub fn is_writing(&self) -> bool {
+        !self.writing.lock().unwrap().is_empty()
+    }
+
     pub fn exists(&self, stripe: StripeId) -> bool {
         self.stripes.lock().unwrap().contains_key(&stripe)
     }
