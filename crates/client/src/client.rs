@@ -26,7 +26,7 @@ use crate::{
     core::{Core, SessionInfo, now},
     error::Errno,
     files::{
-        handle::{Handle, OpenFlags, ReadData},
+        handle::{Handle, OpenFlags, ReadData, WriteFlags},
         inode::Inode,
         privileges::Privileges,
         set_attrs::SetAttrs,
@@ -319,32 +319,37 @@ impl Client {
     /// Writes at `offset`, or at the end for append handles; returns how much (all, unless an error came
     /// after a part).
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.write_with(handle, offset, data, Privileges::Kept).await
+        let file = self.core.file_to_write(handle)?;
+        let flags = file.flags.of_a_write();
+        self.core.write_under_token(&file, offset, data.into(), flags, Privileges::Kept).await
     }
 
-    /// The same by somebody of whom it is known whether set-user-id and set-group-id bits stay.
+    /// The same by somebody who says what this one write does, and of whom it is known whether set-user-id and set-group-id bits stay.
     pub async fn write_with(
         &self,
         handle: Handle,
         offset: u64,
         data: &[u8],
+        flags: WriteFlags,
         privileges: Privileges,
     ) -> Result<usize, Errno> {
         let file = self.core.file_to_write(handle)?;
-        self.core.write_under_token(&file, offset, data.into(), false, privileges).await
+        self.core.write_under_token(&file, offset, data.into(), flags, privileges).await
     }
 
     /// The same without a copy, if offset and length are multiples of 4 KiB: `data` becomes a page of the pool as it is. Its
     /// memory is kept as long as that, and all of it also for a part.
     pub async fn write_shared(&self, handle: Handle, offset: u64, data: &Bytes) -> Result<usize, Errno> {
         let file = self.core.file_to_write(handle)?;
-        self.core.write_under_token(&file, offset, Content::shared(data), false, Privileges::Kept).await
+        let flags = file.flags.of_a_write();
+        self.core.write_under_token(&file, offset, Content::shared(data), flags, Privileges::Kept).await
     }
 
     /// Writes at `offset`, whatever the handle: a page that the kernel has cached has its place.
     pub async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.core.file_to_write(handle)?;
-        self.core.write_under_token(&file, offset, data.into(), true, Privileges::Kept).await
+        let flags = WriteFlags { append: false, ..file.flags.of_a_write() };
+        self.core.write_under_token(&file, offset, data.into(), flags, Privileges::Kept).await
     }
 
     /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of, and that names made here, or what is

@@ -41,7 +41,7 @@ pub use config::{MemoryBound, Tunables};
 pub use core::SessionInfo;
 pub use error::{BlockError, CallError, Errno, MountError};
 pub use files::{
-    handle::{Handle, OpenFlags, ReadData},
+    handle::{Handle, OpenFlags, ReadData, WriteFlags},
     privileges::Privileges,
     set_attrs::SetAttrs,
 };

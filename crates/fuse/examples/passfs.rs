@@ -17,7 +17,8 @@ use base::{BufPool, InodeNo};
 use fuse::{
     Caching, Mount, MountOptions,
     calls::{
-        Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, Privileges, ReadData, SetAttrs, StatFs,
+        Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, Privileges, ReadData, SetAttrs,
+        StatFs, WriteFlags,
     },
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -162,12 +163,19 @@ impl Calls for Pass {
         buffer.set_len(got);
         Ok(vec![buffer.freeze()])
     }
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8], _: Privileges) -> Result<usize, Errno> {
-        self.file(handle)?.write_all_at(data, offset).map_err(errno)?;
-        Ok(data.len())
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: Privileges,
+    ) -> Result<usize, Errno> {
+        self.write_page(handle, offset, data).await
     }
     async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.write(handle, offset, data, Privileges::Kept).await
+        self.file(handle)?.write_all_at(data, offset).map_err(errno)?;
+        Ok(data.len())
     }
     async fn flush(&self, _handle: Handle) -> Result<(), Errno> {
         Ok(())

@@ -16,7 +16,9 @@ use wire::{
     mgr::{Attr, FileKind},
 };
 
-pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, Privileges, SetAttrs};
+pub use client::{
+    Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, Privileges, SetAttrs, WriteFlags,
+};
 
 /// Setting this attribute (by whoever may write the file) gives up what is cached of it; nothing is stored.
 /// It is in none of the name spaces of attributes, so that no other file system takes it for one to keep.
@@ -120,8 +122,16 @@ pub trait Calls: Send + Sync + 'static {
     fn release(&self, handle: Handle);
     /// Bytes of a file, fewer than `len` only at its end.
     fn read(&self, handle: Handle, offset: u64, len: u32) -> impl Answer<ReadData>;
-    /// Writes all of `data`, or says how much; append handles choose the offset themselves.
-    fn write(&self, handle: Handle, offset: u64, data: &[u8], privileges: Privileges) -> impl Answer<usize>;
+    /// Writes all of `data`, or says how much, as this one write is asked for: the handle may have been opened otherwise. What
+    /// appends chooses the offset itself, unless the caller of `open` does so.
+    fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        privileges: Privileges,
+    ) -> impl Answer<usize>;
     /// A page of the kernel's cache, which has its place in the file; also by handles that append.
     fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
     /// A descriptor of the handle is closed: errors of earlier writes show here.

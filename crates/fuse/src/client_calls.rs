@@ -12,7 +12,7 @@ use wire::{lock::Lock, mgr::Attr};
 
 use crate::calls::{
     Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, Privileges, ReadData,
-    SetAttrs, StatFs, UNCACHE_ATTRIBUTE,
+    SetAttrs, StatFs, UNCACHE_ATTRIBUTE, WriteFlags,
 };
 
 impl Calls for Client {
@@ -97,9 +97,10 @@ impl Calls for Client {
         handle: Handle,
         offset: u64,
         data: &[u8],
+        flags: WriteFlags,
         privileges: Privileges,
     ) -> Result<usize, Errno> {
-        Client::write_with(self, handle, offset, data, privileges).await
+        Client::write_with(self, handle, offset, data, flags, privileges).await
     }
 
     async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {

@@ -20,7 +20,7 @@ use crate::{
     names::stale,
     reply::Answer,
     request::{Header, Operation, name_too_long},
-    session::{APPEND_BIT, DIRECT_BIT, OpenFile, Session, handle},
+    session::{DIRECT_BIT, OpenFile, Session, handle},
 };
 
 /// How long a write waits for old pages to be dropped, and again while any are being filled by what is asked of us. If none are,
@@ -122,8 +122,7 @@ impl<C: Calls> Session<C> {
         let way = self.inodes.open_way(ino, caching.way(flags));
         let direct = way != Way::Buffered;
         self.remember_file(opened, OpenFile { ino, way, maps: flags.read && flags.write });
-        let bit = |set, bit| if set { bit } else { 0 };
-        let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(flags.append, APPEND_BIT);
+        let fh = opened.0 | if direct { DIRECT_BIT } else { 0 };
         (fh, caching.open_answer_flags(flags, direct))
     }
 
@@ -182,36 +181,37 @@ impl<C: Calls> Session<C> {
         ino: InodeNo,
         fh: u64,
         offset: u64,
-        write_flags: u32,
+        (write_flags, flags): (u32, u32),
         data: &[u8],
     ) -> Result<Answer, Errno> {
         let privileges = match write_flags & abi::WRITE_KILL_SUIDGID {
             0 => Privileges::Kept,
             _ => Privileges::Dropped,
         };
-        let from_page_cache = write_flags & abi::WRITE_CACHE != 0;
-        if from_page_cache && fh & APPEND_BIT != 0 {
+        if write_flags & abi::WRITE_CACHE != 0 {
             // A page of a mapping has its place in the file. The kernel sends it by any writable handle.
             return all_of_it(self.calls.write_page(handle(fh), offset, data).await?, data);
         }
-        let written = self.calls.write(handle(fh), offset, data, privileges).await;
+        // What it was opened with may be changed by now, and one write may ask for more.
+        let flags = open_flags(flags).of_a_write();
+        let written = self.calls.write(handle(fh), offset, data, flags, privileges).await;
         if privileges == Privileges::Dropped {
             self.privileges_dropped(ino);
         }
         let written = written?;
         // O_DIRECT may have been set after the open.
         let direct = fh & DIRECT_BIT != 0 || write_flags & abi::WRITE_LOCKOWNER != 0;
-        if direct && !from_page_cache {
+        if direct {
             // Where an append went is the client's knowledge: all to the end of the file.
-            let len = if fh & APPEND_BIT != 0 { 0 } else { data.len() as u64 };
+            let len = if flags.append { 0 } else { data.len() as u64 };
             self.drop_old_pages(ino, offset, len).await;
         }
-        if fh & DIRECT_BIT == 0 && fh & APPEND_BIT != 0 && self.caching().client_appends {
+        if fh & DIRECT_BIT == 0 && flags.append && self.caching().client_appends {
             // Opened before others came: the kernel put the bytes where it thought the end was. Its pages
             // are locked until this is answered.
             drop(self.drop_pages(ino, 0, 0));
         }
-        if from_page_cache { all_of_it(written, data) } else { Ok(Answer::Written(written as u32)) }
+        Ok(Answer::Written(written as u32))
     }
 
     /// Drops what a write that went round the kernel's pages has made old.

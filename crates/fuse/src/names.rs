@@ -60,8 +60,8 @@ impl<C: Calls> Session<C> {
         let of_inode = operation.is_of_inode();
         let answer = match (operation, payload) {
             (Operation::Read { fh, offset, size, .. }, _) => self.read(fh, offset, size).await,
-            (Operation::Write { fh, offset, write_flags, .. }, Some(payload)) => {
-                self.write(header.ino, fh, offset, write_flags, payload.bytes()).await
+            (Operation::Write { fh, offset, write_flags, flags, .. }, Some(payload)) => {
+                self.write(header.ino, fh, offset, (write_flags, flags), payload.bytes()).await
             }
             (Operation::Write { .. }, None) => error(libc::EIO),
             // In a place of its own: each read and write would have to bring along room for the largest of them.

@@ -63,8 +63,8 @@ pub enum Operation {
     Tmpfile { mode: u32, flags: u32 },
     /// Reads; `fills`: into pages of the kernel's cache.
     Read { fh: u64, offset: u64, size: u32, fills: bool },
-    /// Writes `size` bytes that stand at `data` of the request's bytes.
-    Write { fh: u64, offset: u64, write_flags: u32, data: std::ops::Range<usize> },
+    /// Writes `size` bytes that stand at `data` of the request's bytes. `flags`: of open(2), as they are for this write.
+    Write { fh: u64, offset: u64, write_flags: u32, flags: u32, data: std::ops::Range<usize> },
     /// Capacity and use.
     Statfs,
     /// Last close.
@@ -262,8 +262,8 @@ impl Request {
         if args.size as usize != payload.len() || raw.len as usize != len {
             return Err(reason("other data than it says"));
         }
-        let abi::WriteIn { fh, offset, write_flags, .. } = args;
-        let operation = Operation::Write { fh, offset, write_flags, data: 0..payload.len() };
+        let abi::WriteIn { fh, offset, write_flags, flags, .. } = args;
+        let operation = Operation::Write { fh, offset, write_flags, flags, data: 0..payload.len() };
         Ok(Request { header: Header::from(&raw), operation })
     }
 }
@@ -335,6 +335,7 @@ impl Operation {
                     fh: args.fh,
                     offset: args.offset,
                     write_flags: args.write_flags,
+                    flags: args.flags,
                     data: start..start + size,
                 }
             }

@@ -91,12 +91,10 @@ pub(crate) struct OpenFile {
 
 /// Marks the numbers of handles that go round the page cache, as the kernel gives them back.
 pub(crate) const DIRECT_BIT: u64 = 1 << 63;
-/// And those that write at the end, wherever that is.
-pub(crate) const APPEND_BIT: u64 = 1 << 62;
 
 /// The handle below, from the kernel's number for it.
 pub(crate) fn handle(fh: u64) -> Handle {
-    Handle(fh & !(DIRECT_BIT | APPEND_BIT))
+    Handle(fh & !DIRECT_BIT)
 }
 
 /// State shared by everything that serves one mount.

@@ -41,6 +41,25 @@ pub struct OpenFlags {
     pub caller_appends: bool,
 }
 
+impl OpenFlags {
+    /// What each write does, unless it says otherwise.
+    pub fn of_a_write(&self) -> WriteFlags {
+        WriteFlags { append: self.append, sync: self.sync, dsync: self.dsync }
+    }
+}
+
+/// What one write does: it need not be what its handle was opened with. fcntl(2) changes O_APPEND later, pwritev2(2) makes one write
+/// durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteFlags {
+    /// It goes to the end.
+    pub append: bool,
+    /// It returns when it is durable with all attributes.
+    pub sync: bool,
+    /// It returns when it is durable.
+    pub dsync: bool,
+}
+
 /// State of an open file.
 pub(crate) struct OpenFile {
     pub inode: Arc<Inode>,

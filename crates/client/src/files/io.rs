@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc};
 use wire::token::Need;
 
 use super::{
-    handle::{Handle, OpenFile, ReadData},
+    handle::{Handle, OpenFile, ReadData, WriteFlags},
     privileges::Privileges,
     state::FileState,
 };
@@ -56,25 +56,25 @@ impl Core {
         self.try_read_cached(&file, offset, len)
     }
 
-    /// At `offset` if the data is `placed`, or the handle is none that writes at the end.
+    /// At `offset`, or at the end if it is found here.
     pub async fn write_under_token(
         self: &Arc<Core>,
         file: &OpenFile,
         offset: u64,
         data: Content<'_>,
-        placed: bool,
+        flags: WriteFlags,
         privileges: Privileges,
     ) -> Result<usize, Errno> {
         let len = data.len() as u64;
         let work = pin!(async {
             loop {
-                let at = (placed || !self.appends(file)).then_some(offset);
+                let at = (!self.appends(file, flags)).then_some(offset);
                 let need = |state: &FileState| state.write_need(at, len);
                 let range = Some((offset, len));
                 let _hold = self.hold_to_change(&file.inode, range, privileges, need).await?;
                 // Others may have come meanwhile: then the end is found here.
-                if at.is_none() || placed || !self.appends(file) {
-                    return self.write_at(file, at, data).await;
+                if at.is_none() || !self.appends(file, flags) {
+                    return self.write_at(file, at, data, flags).await;
                 }
             }
         });
@@ -147,10 +147,12 @@ impl Core {
     ) -> Result<usize, Errno> {
         let data = self.read_under_token(from, from_offset, len).await?;
         let file = self.file_to_write(to)?;
+        // It says where, whatever the handle.
+        let flags = WriteFlags { append: false, ..file.flags.of_a_write() };
         let mut done = 0;
         for piece in data.pieces() {
             let at = to_offset + done as u64;
-            match self.write_under_token(&file, at, piece.as_ref().into(), false, privileges).await {
+            match self.write_under_token(&file, at, piece.as_ref().into(), flags, privileges).await {
                 Ok(written) if written == piece.len() => done += written,
                 Ok(part) => return Ok(done + part),
                 Err(error) if done == 0 => return Err(error),

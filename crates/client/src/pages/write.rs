@@ -10,7 +10,7 @@ use crate::{
     core::{Core, now},
     error::Errno,
     files::{
-        handle::OpenFile,
+        handle::{OpenFile, WriteFlags},
         inode::{Inode, Locked},
         state::FileState,
     },
@@ -65,6 +65,7 @@ impl Core {
         file: &OpenFile,
         offset: Option<u64>,
         data: Content<'_>,
+        flags: WriteFlags,
     ) -> Result<usize, Errno> {
         let inode = &file.inode;
         debug_assert!(inode.lock().token.users() > 0, "the write token is held");
@@ -85,18 +86,17 @@ impl Core {
                 Err(_) => break,
             }
         }
-        if file.flags.sync || file.flags.dsync {
+        if flags.sync || flags.dsync {
             // Its name is durable with it, also one that it was given since.
             self.calls.told().await?;
-            self.make_durable(inode, first, last, !file.flags.sync).await?;
+            self.make_durable(inode, first, last, !flags.sync).await?;
         }
         Ok(done)
     }
 
     /// Whether the end of the file is found here. A caller that does so itself cannot while others write.
-    pub fn appends(&self, file: &OpenFile) -> bool {
-        let flags = &file.flags;
-        flags.append && (!flags.caller_appends || file.shared || self.whole().is_none())
+    pub fn appends(&self, file: &OpenFile, flags: WriteFlags) -> bool {
+        flags.append && (!file.flags.caller_appends || file.shared || self.whole().is_none())
     }
 
     /// One step; returns where it went.

@@ -14,7 +14,7 @@ use base::InodeNo;
 use bytes::Bytes;
 use fuse::calls::{
     Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, Privileges, ReadData,
-    SetAttrs, StatFs,
+    SetAttrs, StatFs, WriteFlags,
 };
 use tokio::sync::watch;
 use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
@@ -503,17 +503,25 @@ impl Calls for Model {
     async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Res<usize> {
         let mut state = self.lock();
         let (node, _) = state.file(handle)?;
+        let data = &data[..data.len().min(self.write_most.load(Ordering::Relaxed))];
         node.store(offset, data);
         node.touch();
         Ok(data.len())
     }
 
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8], privileges: Privileges) -> Res<usize> {
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        now: WriteFlags,
+        privileges: Privileges,
+    ) -> Res<usize> {
         self.pass_gate().await;
         self.writes.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         let (node, flags) = state.file(handle)?;
-        let offset = if flags.append && !flags.caller_appends { node.attr.size } else { offset };
+        let offset = if now.append && !flags.caller_appends { node.attr.size } else { offset };
         node.drop_privileges(privileges == Privileges::Dropped);
         let data = &data[..data.len().min(self.write_most.load(Ordering::Relaxed))];
         if offset + data.len() as u64 > i64::MAX as u64 {
