@@ -33,7 +33,9 @@ step() {
     local what=$1 log
     shift
     log=$(mktemp)
-    if ! "$@" >"$log" 2>&1; then
+    # In a shell of its own, and not as a condition: where it is one, its `set -e` counts for nothing.
+    ("$@") >"$log" 2>&1
+    if [ $? != 0 ]; then
         sed 's/^/    /' "$log" | tail -40 >&2
         rm -f "$log"
         fail "$what"

@@ -88,22 +88,23 @@ list() { (cd "$1" && { find . ! -type d -printf '%P %y %m %s %n %T@ %l\n'; find 
 
 with_tar() {
     set -e
-    mkdir "$WORK/tar" && tar -C "$LOCAL/tree" -cf - . | tar -C "$WORK/tar" -xpf -
+    mkdir "$WORK/tar" && tar -C "$LOCAL/tree" --format=posix -cf - . | tar -C "$WORK/tar" -xpf -
     same_tree "$LOCAL/tree" "$WORK/tar"
-    tar -C "$WORK/tar" -cSzf "$WORK/tar.tgz" . && mkdir "$LOCAL/untar" && tar -C "$LOCAL/untar" -xpzf "$WORK/tar.tgz"
+    tar -C "$WORK/tar" --format=posix -cSzf "$WORK/tar.tgz" . && mkdir "$LOCAL/untar" && tar -C "$LOCAL/untar" -xpzf "$WORK/tar.tgz"
     same_tree "$LOCAL/untar" "$WORK/tar"
 }
 
 with_rsync() {
     set -e
-    rsync -aHS "$LOCAL/tree/" "$WORK/rsync/"
+    # Times of the same second are the same to it, unless it is told otherwise.
+    rsync -aHS -@-1 "$LOCAL/tree/" "$WORK/rsync/"
     same_tree "$LOCAL/tree" "$WORK/rsync"
     echo changed >"$LOCAL/tree/a/b/f7" && rm "$LOCAL/tree/a/b/f8" && echo new >"$LOCAL/tree/new"
-    rsync -aHS --delete --checksum "$LOCAL/tree/" "$WORK/rsync/"
+    rsync -aHS -@-1 --delete --checksum "$LOCAL/tree/" "$WORK/rsync/"
     same_tree "$LOCAL/tree" "$WORK/rsync"
-    rsync -aH --inplace --no-whole-file --delete "$LOCAL/tree/" "$WORK/rsync/"
+    rsync -aH -@-1 --inplace --no-whole-file --delete "$LOCAL/tree/" "$WORK/rsync/"
     same_tree "$LOCAL/tree" "$WORK/rsync"
-    [ -z "$(rsync -aHnc --itemize-changes "$LOCAL/tree/" "$WORK/rsync/")" ]
+    [ -z "$(rsync -aHnc -@-1 --itemize-changes "$LOCAL/tree/" "$WORK/rsync/")" ]
 }
 
 with_cp() {
