@@ -101,6 +101,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_the_pid_file_that_it_holds() {
+        let _one = pid_file::ONE_HELD.lock();
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let (own, pid) = (Path::new("/proc/self"), std::process::id());

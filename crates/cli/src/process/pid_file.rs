@@ -160,12 +160,17 @@ pub fn said(mut held: &fs::File) -> Said {
     }
 }
 
+/// A process holds one pid file. Tests, which are of one process, hold theirs one after the other.
+#[cfg(test)]
+pub static ONE_HELD: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_pid_file_of_a_reused_id_names_nobody() {
+        let _one = ONE_HELD.lock();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pid");
         let unseen = || assert_eq!(live_pid(&path), None, "what is done first is done before it is seen");
