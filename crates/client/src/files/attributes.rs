@@ -1,6 +1,6 @@
 //! Attributes, between the inodes in memory and the manager.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use base::InodeNo;
 use wire::{
@@ -16,6 +16,9 @@ use crate::{
     names::changing::Newest,
     sharing::state::Moment,
 };
+
+/// Inodes that are given back at once because there are too many.
+const GIVEN_BACK_AT_ONCE: usize = 16;
 
 impl Core {
     /// All inodes in memory.
@@ -38,13 +41,23 @@ impl Core {
         self.give_back_idle(self.table.settle_down(max, &self.sharing));
     }
 
-    fn give_back_idle(self: &Arc<Core>, holding: Vec<Arc<Inode>>) {
-        for inode in holding {
+    /// A few at a time: the kernel is asked for its pages of each, on a thread of its own.
+    fn give_back_idle(self: &Arc<Core>, mut holding: Vec<Arc<Inode>>) {
+        let share = holding.len().div_ceil(GIVEN_BACK_AT_ONCE);
+        while !holding.is_empty() {
+            let part = holding.split_off(holding.len().saturating_sub(share));
             let core = self.clone();
             self.runtime.spawn(async move {
-                let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
-                core.clone().give_back(token).await;
-                core.table.given_back(inode, &core.sharing);
+                for inode in part {
+                    // It may be used again by now.
+                    if inode.used.load(Relaxed) {
+                        core.table.given_back(inode, &core.sharing);
+                        continue;
+                    }
+                    let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
+                    core.clone().give_back(token).await;
+                    core.table.given_back(inode, &core.sharing);
+                }
             });
         }
     }
