@@ -335,6 +335,15 @@ fn a_mount_that_slept_past_its_lease_is_fenced() {
     assert!(fs::read(mounts.at(0, "s")).unwrap().iter().all(|b| *b == b'n'));
     undisturbed.write_all_at(b"after!", 0).unwrap();
     assert_eq!(fs::read_to_string(mounts.at(0, "u")).unwrap(), "after!");
+    // Nobody takes it for well.
+    let dead = mounts.all[1].canonicalize().unwrap();
+    let names_it = |remarks: &serde_json::Value| remarks.to_string().contains(&*dead.to_string_lossy());
+    let status = mounts.cluster.json(&["status"]);
+    assert!(status["well"] == false && names_it(&status["remarks"]), "{status}");
+    let health = ropewalk(&["health", "--json", "--dir", mounts.cluster.dir().to_str().unwrap()]);
+    assert!(!health.status.success());
+    let health: serde_json::Value = serde_json::from_slice(&health.stdout).unwrap();
+    assert!(names_it(&health["remarks"]), "{health}");
     // It can be taken away, whatever has failed.
     drop(sleeper);
     let _ = ropewalk(&["umount", "--force", mounts.all[1].to_str().unwrap()]);

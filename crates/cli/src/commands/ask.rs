@@ -3,7 +3,7 @@
 //! Who belongs to the cluster the manager knows, on whatever machine. While it does not answer, the processes that this
 //! machine's directory names are asked, and the command says so.
 
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use base::{NodeId, units::human_size};
@@ -13,13 +13,14 @@ use tokio::task::JoinSet;
 use wire::{
     admin::{AdminReply, AdminRequest},
     map::{ManagerEntry, NodeEntry},
-    mgr::ClusterReport,
+    mgr::{ClientReport, ClusterReport},
 };
 
 use crate::{
     args::Listing,
     cluster_dir::ClusterDir,
     link::{self, Link},
+    process::{ident, mounts},
 };
 
 /// How long a process may take to tell of itself.
@@ -119,6 +120,38 @@ impl Census {
         }
         answers
     }
+}
+
+/// What to say of mounts of this machine that live without a session.
+pub async fn fenced(dir: &ClusterDir, link: &Link, report: &ClusterReport) -> Vec<String> {
+    let without = |clients: &[ClientReport]| -> Vec<(PathBuf, u32)> {
+        mounts::served(dir)
+            .into_iter()
+            .filter(|(_, pid)| !clients.iter().any(|c| is_process(c, *pid)))
+            .collect()
+    };
+    let suspects = without(&report.clients);
+    if suspects.is_empty() {
+        return Vec::new();
+    }
+    // One that has begun or ended meanwhile is none.
+    let Ok(now) = link.cluster().await else { return Vec::new() };
+    let remark = |(path, pid): (PathBuf, u32)| {
+        let path = path.display();
+        format!(
+            "mount {path} (process {pid}) has lost its session (`ropewalk events` says why): whatever is asked there is an error; \
+             `ropewalk umount --force {path}`, and mount it again"
+        )
+    };
+    without(&now.clients).into_iter().filter(|mount| suspects.contains(mount)).map(remark).collect()
+}
+
+/// Whether a session is that of a process of this machine: numbers of processes mean something in their scope only.
+fn is_process(client: &ClientReport, pid: u32) -> bool {
+    let ident = &client.process;
+    ident.pid == pid
+        && ident.scope == ident::own_scope()
+        && ident::start_ticks(pid) == Some(ident.start_ticks)
 }
 
 /// Addresses that can be connected to.

@@ -13,7 +13,7 @@ use wire::{
 };
 
 use super::{
-    ask::{Census, Process, list, text},
+    ask::{self, Census, Process, list, text},
     authority,
     listing::rack_losses_survived,
     lost, managers, members,
@@ -193,6 +193,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     let exchange = authority::Stand::ask(dir, link).await?.remark();
     let losses = lost::losses(link).await;
     let (report, processes) = (census.report?, census.processes);
+    let mounts = ask::fenced(dir, link, &report).await;
     let map = &report.map;
     let mut remarks = Vec::new();
     let now = renewal::now();
@@ -200,6 +201,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     remarks.extend(exchange);
     remarks.extend(in_the_clear);
     remarks.extend(standing);
+    remarks.extend(mounts);
     for damage in &report.store_damage {
         let remedy = match super::manager::copy_that_counts(dir) {
             Some(copy) => format!("stop the manager: {copy}"),

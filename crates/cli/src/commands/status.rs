@@ -5,7 +5,7 @@ use serde::Serialize;
 use wire::{admin::AdminRequest, map::PdiskState, mgr::ClusterReport};
 
 use super::{
-    ask::{Census, Process},
+    ask::{self, Census, Process},
     listing::{PdiskRow, add_catch_up, group_health, pdisk_rows},
     managers, page,
 };
@@ -53,7 +53,10 @@ pub fn status(listing: &Listing) -> Result<()> {
         let processes = processes.into_iter().zip(answers).map(|(p, status)| process_row(&dir, p, status));
         let processes: Vec<ProcessRow> = processes.chain(page_row(&dir).await).collect();
         match report {
-            Ok(report) => Ok((gather_status(&link, report, processes, managers).await, Ok(()))),
+            Ok(report) => {
+                let others = [managers, ask::fenced(&dir, &link, &report).await].concat();
+                Ok((gather_status(&link, report, processes, others).await, Ok(())))
+            }
             Err(error) => Ok((status_without_manager(&dir, processes, managers), Err(error))),
         }
     })?;
@@ -155,9 +158,9 @@ async fn gather_status(
     link: &Link,
     report: ClusterReport,
     processes: Vec<ProcessRow>,
-    managers: Vec<String>,
+    others: Vec<String>,
 ) -> StatusReport {
-    let mut remarks = [process_remarks(&processes), managers].concat();
+    let mut remarks = [process_remarks(&processes), others].concat();
     for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
         remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
     }

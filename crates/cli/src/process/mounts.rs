@@ -187,6 +187,15 @@ pub fn mounts_of(dir: &ClusterDir) -> Vec<PathBuf> {
     mounts().filter(of_cluster).collect()
 }
 
+/// All mounts of a cluster that a process of this machine serves, with its id.
+pub fn served(dir: &ClusterDir) -> Vec<(PathBuf, u32)> {
+    let by = |mount: PathBuf| {
+        let pid = pid_file::live_pid(&dir.pid_file(&process_name(&mount)))?;
+        Some((mount, pid))
+    };
+    mounts_of(dir).into_iter().filter_map(by).collect()
+}
+
 /// The directory a new file would lie in, or the file itself, without symbolic links.
 fn resolved(file: &Path) -> Option<PathBuf> {
     fs::canonicalize(file).ok().or_else(|| {
