@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Instant,
 };
 
@@ -15,10 +15,11 @@ use base::{
 use parking_lot::Mutex;
 use stripe::StripeIo;
 use tokio::sync::mpsc;
-use wire::strip::StripRefusal;
+use wire::strip::StripState;
 
 use crate::{
     config::ServedPdisk,
+    doubted::Doubted,
     records::Records,
     settle::{Maker, Place, Settled},
     status::RepairStatus,
@@ -128,15 +129,9 @@ async fn repair(
     strip: StripId,
 ) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;
-    // Whoever came upon a disk error has recorded nothing: it is read again, and recorded if it stays.
-    match on.pdisk.mark_lost(strip).await {
-        Ok(true) => {}
-        Ok(false) | Err(StripRefusal::Absent) => return Ok(Settled::Fine),
-        Err(refusal) => return Err(refusal.to_string()),
-    }
+    let doubted = Doubted { pdisk: on.pdisk.clone(), strip, sound: Arc::default() };
     loop {
-        let states = on.pdisk.state(vec![strip]).await.map_err(|refusal| refusal.to_string())?;
-        let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
+        let Some(state) = state(&on.pdisk, strip).await? else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
         let attempt = deadline.min(Instant::now() + io.config().attempt);
         let maker = Maker {
@@ -148,10 +143,27 @@ async fn repair(
             class: OpClass::Scrub,
             deadline: attempt,
         };
-        match maker.settle(&on.pdisk, place).await {
+        let settled = match state.lost {
+            true => maker.settle(&on.pdisk, place).await,
+            false => maker.settle(&doubted, place).await,
+        };
+        match settled {
+            Ok(_) if doubted.sound.load(Ordering::Relaxed) => return Ok(Settled::Fine),
+            // Something else took its place, or there is nothing to make it of.
+            Ok(Settled::Fine) => {
+                let now = self::state(&on.pdisk, strip).await?;
+                let same = now.is_some_and(|now| (now.lost, now.adopted) == (state.lost, state.adopted));
+                return if same { Err("nobody else has its bytes".into()) } else { Ok(Settled::Fine) };
+            }
             Ok(settled) => return Ok(settled),
             Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),
             Err(_) => tokio::time::sleep(io.config().retry_pause * 4).await,
         }
     }
+}
+
+/// What a strip is, if it is there.
+async fn state(pdisk: &impl Strips, strip: StripId) -> Result<Option<StripState>, String> {
+    let states = pdisk.state(vec![strip]).await.map_err(|refusal| refusal.to_string())?;
+    Ok(states.into_iter().next().filter(|s| s.adopted.is_some()))
 }

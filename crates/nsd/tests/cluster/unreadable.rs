@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base::PdiskId;
 use nsd::Server;
@@ -78,6 +78,29 @@ async fn a_strip_that_reads_well_again_is_left_as_it_is() {
     let repair = || story.server().status().repair;
     wait(|| repair().repaired + repair().sound + repair().failed == 1).await;
     assert_eq!((repair().found, repair().sound, repair().repaired), (1, 1, 0), "{:?}", repair());
+    assert_eq!(story.written(), 0);
+    story.cluster.prove(story.block, Some(&content(story.block, 64))).await;
+}
+
+/// A way to several disks is lost for a while, and with it more strips of a stripe than parity makes good. Their bytes are what they were: nothing is
+/// recorded, and when the way is there again all is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strips_that_nobody_else_has_are_not_given_up_for_an_error_that_passes() {
+    let story = story().await;
+    let faults = "eio on=read file=data path=pdisk1/; eio on=read file=data path=pdisk2/; eio on=read file=data path=pdisk3/";
+    assert!(story.cluster.io.change_faults(&faults.parse().unwrap()));
+    let each = || story.cluster.nodes.iter().flatten().map(|node| node.server.status().repair);
+    let lost = async {
+        wait(|| each().map(|repair| repair.found).sum::<u64>() > 1).await;
+        // They are tried more than once.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(each().map(|repair| repair.repaired + repair.sound).sum::<u64>(), 0);
+        assert!(story.cluster.io.change_faults(&FaultPlan::default()));
+    };
+    let (_perhaps, ()) = tokio::join!(story.client.try_read(story.block), lost);
+    story.read().await;
+    wait(|| each().all(|repair| repair.queued == 0)).await;
+    assert!(each().all(|repair| repair.repaired == 0 && repair.sound <= repair.found));
     assert_eq!(story.written(), 0);
     story.cluster.prove(story.block, Some(&content(story.block, 64))).await;
 }

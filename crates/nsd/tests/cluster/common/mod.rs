@@ -570,6 +570,13 @@ impl Client {
         model[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// What a block is; or why it cannot be read.
+    pub async fn try_read(&self, block: u64) -> Result<(), stripe::StripeError> {
+        let geometry = self.io.view().pool(POOL).unwrap().geometry;
+        let whole = [Range { offset: 0, len: geometry.block_len() }];
+        self.io.read(stripe(block), POOL, &whole, OpClass::Read).await.map(drop)
+    }
+
     pub async fn read(&self, block: u64) -> Vec<u8> {
         let geometry = self.io.view().pool(POOL).unwrap().geometry;
         let whole = [Range { offset: 0, len: geometry.block_len() }];
