@@ -1,6 +1,9 @@
 //! An NSD server's process: opens the pdisks of its node, serves them, closes them. Here is seen how a process is put together.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use net::{Endpoint, Role, Service};
@@ -40,6 +43,8 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let queues = Queues::start(&tunables)?;
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut disks, mut left_out) = (Vec::new(), Vec::new(), None);
+    // What a killed process has begun on them is waited for once, not for each.
+    let begun = Instant::now();
     for p in &node.pdisks {
         let entry = map.pdisk(p.id);
         if entry.is_none_or(|entry| !entry.nodes.contains(&node.id)) {
@@ -48,7 +53,8 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
             continue;
         }
         let path = dir.path.join(&p.dir);
-        let options = open_options(&tunables, cluster, p.id);
+        let mut options = open_options(&tunables, cluster, p.id);
+        options.left_wait = options.left_wait.saturating_sub(begun.elapsed());
         let name = map.pdisk_called(p.id);
         let called = map.pdisk(p.id).map_or_else(|| p.id.to_string(), |pdisk| pdisk.name.clone());
         disks.push((called, path.clone()));
