@@ -231,6 +231,7 @@ impl<S: Strips> CatchUp<S> {
             on: self.served.id,
             avoid,
             gives_up: member == Some(self.served.id),
+            doubted: false,
             class: OpClass::Rebuild,
             deadline,
         };
@@ -256,7 +257,7 @@ impl<S: Strips> CatchUp<S> {
             Ok(settled) => {
                 waiting.places.remove(&place);
                 self.note(|s| match settled {
-                    Settled::Fine => {}
+                    Settled::Fine | Settled::Sound => {}
                     Settled::Adopted => s.adopted += 1,
                     Settled::Discarded => s.discarded += 1,
                     Settled::Installed(bytes) => {

@@ -3,14 +3,13 @@
 //! repair of damaged strips.
 //!
 //! [`Server`] puts the parts together: `gate` admits requests, `ops` carries them to the pdisks,
-//! `catchup`, `fill` and `repair` (`doubted`: what the disk did not give) make strips anew, deciding with `judge` and by the manager's record (`records`), as fast as `pace` lets them (`strips`: what
+//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge` and by the manager's record (`records`), as fast as `pace` lets them (`strips`: what
 //! they need of a pdisk); `leftovers` removes what has moved away; `cache` answers what is read again.
 #![forbid(unsafe_code)]
 
 mod cache;
 mod catchup;
 mod config;
-mod doubted;
 mod error;
 mod fill;
 mod gate;

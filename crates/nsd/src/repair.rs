@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Instant,
 };
 
@@ -19,7 +19,6 @@ use wire::strip::StripState;
 
 use crate::{
     config::ServedPdisk,
-    doubted::Doubted,
     records::Records,
     settle::{Maker, Place, Settled},
     status::RepairStatus,
@@ -98,7 +97,7 @@ impl Repairs {
         let pdisk = on.id;
         while let Some(strip) = queue.recv().await {
             match repair(&io, &records, &on, strip).await {
-                Ok(Settled::Fine) => {
+                Ok(Settled::Fine | Settled::Sound) => {
                     let name = io.view().map.pdisk_called(pdisk);
                     tracing::info!(%strip, "strip of {name} is whole now: nothing is repaired");
                     self.note(|s| s.sound += 1);
@@ -129,7 +128,6 @@ async fn repair(
     strip: StripId,
 ) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;
-    let doubted = Doubted { pdisk: on.pdisk.clone(), strip, sound: Arc::default() };
     loop {
         let Some(state) = state(&on.pdisk, strip).await? else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
@@ -140,15 +138,11 @@ async fn repair(
             on: on.id,
             avoid: true,
             gives_up: false,
+            doubted: !state.lost,
             class: OpClass::Scrub,
             deadline: attempt,
         };
-        let settled = match state.lost {
-            true => maker.settle(&on.pdisk, place).await,
-            false => maker.settle(&doubted, place).await,
-        };
-        match settled {
-            Ok(_) if doubted.sound.load(Ordering::Relaxed) => return Ok(Settled::Fine),
+        match maker.settle(&on.pdisk, place).await {
             // Something else took its place, or there is nothing to make it of.
             Ok(Settled::Fine) => {
                 let now = self::state(&on.pdisk, strip).await?;

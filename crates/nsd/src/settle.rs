@@ -25,6 +25,8 @@ use crate::{
 pub enum Settled {
     /// Nothing was to be done.
     Fine,
+    /// It was in doubt, and can be read after all.
+    Sound,
     /// A prepared version is adopted.
     Adopted,
     /// A left-over prepared version is gone.
@@ -86,6 +88,9 @@ pub struct Maker<'a> {
     /// A strip that cannot be made of the others is given up. Not where it moves: it is copied from the place it comes from, once
     /// that is there.
     pub gives_up: bool,
+    /// Its disk did not give the strip. An error of a disk, or of the way to it, may pass; a mark that bytes are lost does not. So it
+    /// is taken for lost, and marked when its bytes have been made of the others' and it still cannot be read.
+    pub doubted: bool,
     /// Kind of work.
     pub class: OpClass,
     /// An attempt ends here.
@@ -161,7 +166,7 @@ impl Maker<'_> {
     }
 
     async fn once(&self, pdisk: &impl Strips, place: Place) -> Result<Settled, Unsettled> {
-        let &Maker { io, records, avoid, gives_up, class, deadline, .. } = self;
+        let &Maker { io, records, avoid, gives_up, doubted, class, deadline, .. } = self;
         let me = usize::from(place.index.0);
         let strip = place.stripe.strip(place.index);
         let view = io.view();
@@ -174,7 +179,10 @@ impl Maker<'_> {
         let before = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted).map(|a| a.version);
         let others = self.others(place, &view, geometry).await?;
         // Last, so that it is not older than the others.
-        let mine = pdisk.state(vec![strip]).await?.pop();
+        let mut mine = pdisk.state(vec![strip]).await?.pop();
+        if let Some(mine) = mine.as_mut().filter(|_| doubted) {
+            mine.lost |= mine.adopted.is_some();
+        }
         let mut record = None;
         let mut verdict = judge(geometry, me, mine.as_ref(), &others, record);
         if verdict == Verdict::Ask {
@@ -250,6 +258,9 @@ impl Maker<'_> {
                 let (prepare, payload) = io
                     .rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class)
                     .await?;
+                if doubted && !pdisk.mark_lost(strip).await? {
+                    return Ok(Settled::Sound);
+                }
                 let bytes = payload.iter().map(|b| b.len() as u64).sum();
                 pdisk.install_since(prepare, joined(payload), since).await?;
                 Ok(Settled::Installed(bytes))

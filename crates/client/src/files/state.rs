@@ -397,8 +397,8 @@ impl FileState {
         attr
     }
 
-    /// Bytes of storage: allocated and dirty blocks and those on their way, cut at the size. Never nothing for a file with data: `tar -S`
-    /// would not read it.
+    /// Bytes of storage: allocated and dirty blocks and those on their way, cut at the size. Never nothing where this mount has data
+    /// of it: `tar -S` would not read the file.
     fn stored_bytes(&self) -> u64 {
         let block_size = self.block_size();
         let size = self.attr.size;
