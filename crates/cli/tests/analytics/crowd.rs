@@ -2,8 +2,8 @@
 
 use std::{
     fs,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    time::{Duration, Instant},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Instant,
 };
 
 use super::{
@@ -12,8 +12,12 @@ use super::{
     query, total, write_direct,
 };
 
-/// Thousands of files (with ROPEWALK_SOAK ten), each written once, while one is written all the time: the sum is exact, the heavy one is told
-/// apart, and the rest is one row, which says how much any other may lack.
+/// Files for each write of the heavy one. How much of it is told apart depends on this share and on no time: of six operations for each
+/// file less than one falls between two of its writes into its set of the table, and eight would have to for it to lose its row.
+const FOR_EACH_LOUD: usize = 10;
+
+/// Thousands of files (with `ROPEWALK_SOAK` ten), each written once, while one is written again and again: the sum is exact, the heavy one
+/// is told apart, and the rest is one row, which says how much any other may lack.
 pub fn of_files(cluster: &Cluster, mounts: &Mounts) {
     let files = if std::env::var_os("ROPEWALK_SOAK").is_some() { 10_000 } else { 2_500 };
     let (directory, loud) = (mounts.at(0, "crowd"), mounts.at(0, "loud"));
@@ -25,34 +29,19 @@ pub fn of_files(cluster: &Cluster, mounts: &Mounts) {
         found["rows"].as_array().unwrap().iter().any(loud)
     });
     let before = total(cluster, "file.ops[op=write]");
-    let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let begun = Instant::now();
-    let of_loud = std::thread::scope(|scope| {
-        let loud = scope.spawn(|| {
-            let mut times = 0;
-            while !done.load(Relaxed) {
+    let (next, begun) = (AtomicUsize::new(0), Instant::now());
+    let writer = || {
+        while let Some(n) = Some(next.fetch_add(1, Relaxed)).filter(|n| *n < files) {
+            fs::write(directory.join(n.to_string()), "x").unwrap();
+            if n % FOR_EACH_LOUD == 0 {
                 write_direct(&loud, 1, 4096);
-                times += 1;
-                // Enough to be far above the rest.
-                std::thread::sleep(Duration::from_millis(5));
             }
-            times
-        });
-        let writers: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(n) = Some(next.fetch_add(1, Relaxed)).filter(|n| *n < files) {
-                        fs::write(directory.join(n.to_string()), "x").unwrap();
-                    }
-                })
-            })
-            .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        done.store(true, Relaxed);
-        loud.join().unwrap()
-    });
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(writer))));
+    let of_loud = (files / FOR_EACH_LOUD) as f64;
     println!("{files} files in {:?}, beside {of_loud} writes of one", begun.elapsed());
-    let written = before + files as f64 + f64::from(of_loud);
+    let written = before + files as f64 + of_loud;
     until("all writes are counted", || total(cluster, "file.ops[op=write]") >= written);
     let found = query(cluster, "file.ops[op=write][file]");
     let rows = found["rows"].as_array().unwrap();
@@ -64,7 +53,7 @@ pub fn of_files(cluster: &Cluster, mounts: &Mounts) {
     let (shown, others) = (sum(&|file| file == "/loud") - 1.0, sum(&|file| file == "(others)"));
     println!("of {of_loud} writes of one file {shown} are told apart, {others} are among the others");
     assert!(rows.len() <= 1001 && others > 0.0, "{} rows, {others} others", rows.len());
-    assert!(shown <= f64::from(of_loud) && shown >= f64::from(of_loud) * 0.98, "{shown} of {of_loud}");
+    assert!(shown <= of_loud && shown >= of_loud * 0.98, "{shown} of {of_loud}");
     assert!(found["told_apart_percent"].as_f64() < Some(100.0 - 90.0 * others / written), "{found}");
     let dir = cluster.dir();
     let asked =
