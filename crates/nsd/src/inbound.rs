@@ -1,14 +1,15 @@
 //! What requests under way may take of the server's memory, by pdisk, in equal shares, so that a disk that does not answer leaves the rest
-//! to the others: their payloads, of `inbound_bytes_max`; the bytes that reads will answer with, of as much once more; those that rebuild
-//! and scrub read, of half as much, so that they and clients do not wait for each other. And there are no more requests than small ones
-//! fit into a share of payloads, with or without a payload: they go on when their callers have given up, and ask again. Beyond any of
-//! these a request is answered `Busy`, and its caller asks again.
+//! to the others: their payloads, of `inbound_bytes_max`; the bytes that reads of clients will answer with, of as much once more; those
+//! that rebuild and scrub read, of half as much, so that they and clients do not wait for each other. What is larger than a share, as a
+//! strip is where a server has many pdisks, goes beside it, one at a time: many small ones cannot keep it out. And there are no more requests
+//! than small ones fit into a share of payloads, with or without a payload: they go on when their callers have given up, and ask again.
+//! Beyond any of these a request is answered `Busy`, and its caller asks again.
 
 use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -17,83 +18,109 @@ use base::PdiskId;
 /// What a request counts for at least: as many bytes as one may have that takes no part of `inbound_bytes_max` where it is received.
 const REQUEST_BYTES: u64 = 16 << 10;
 
-/// Bytes that a request takes as long as it is under way.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Needs {
-    /// Of its payload.
-    pub payload: u64,
-    /// Of the answer to a read; at most.
-    pub reply: u64,
-    /// It reads for rebuild or scrub.
-    pub background: bool,
+/// A pdisk's share of something.
+#[derive(Default)]
+struct Share {
+    max: u64,
+    taken: AtomicU64,
+    /// One is under way that is larger than `max`.
+    larger: AtomicBool,
 }
 
-impl Needs {
-    /// Payloads, replies to clients, replies to rebuild and scrub.
-    fn each(self) -> [u64; 3] {
-        let of = |background| if self.background == background { self.reply } else { 0 };
-        [self.payload, of(false), of(true)]
+impl Share {
+    fn of(max: u64) -> Share {
+        Share { max, ..Share::default() }
+    }
+
+    /// Whether there was room; then it goes back by [`Share::give`].
+    fn take(&self, bytes: u64) -> bool {
+        if bytes > self.max {
+            return !self.larger.swap(true, Relaxed);
+        }
+        let fits = |taken: u64| (taken + bytes <= self.max).then_some(taken + bytes);
+        self.taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        if bytes > self.max {
+            self.larger.store(false, Relaxed);
+        } else {
+            self.taken.fetch_sub(bytes, Relaxed);
+        }
     }
 }
 
+/// What a pdisk has. Of one that is not served all is 0: its request is refused elsewhere.
 #[derive(Default)]
-struct Taken {
-    /// As [`Needs::each`] has them.
-    bytes: [AtomicU64; 3],
-    requests: AtomicU64,
+struct Shares {
+    payloads: Share,
+    /// Of reads by clients, and of those by rebuild and scrub.
+    replies: [Share; 2],
+    requests: Share,
 }
 
 /// The shares.
-pub struct Inbound {
-    share: u64,
-    requests_max: u64,
-    of: HashMap<PdiskId, Arc<Taken>>,
+pub struct Inbound(HashMap<PdiskId, Arc<Shares>>);
+
+/// A request's part of its pdisk's shares, given back by dropping it.
+pub struct Room {
+    of: Arc<Shares>,
+    payload: u64,
+    reply: [u64; 2],
 }
 
-/// A request's part of a share, given back by dropping it.
-pub struct Room {
-    of: Arc<Taken>,
-    bytes: [u64; 3],
+impl Room {
+    /// Takes room for the bytes of the answer to a read, once. False: it is used up.
+    #[must_use]
+    pub fn for_reply(&mut self, bytes: u64, background: bool) -> bool {
+        let which = usize::from(background);
+        let fits = self.of.replies[which].take(bytes);
+        self.reply[which] = if fits { bytes } else { 0 };
+        fits
+    }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        for (taken, bytes) in self.of.bytes.iter().zip(self.bytes) {
-            taken.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        self.of.requests.fetch_sub(1, Ordering::Relaxed);
+        self.of.payloads.give(self.payload);
+        self.of.replies.iter().zip(self.reply).for_each(|(share, bytes)| share.give(bytes));
+        self.of.requests.give(1);
     }
 }
 
 impl Inbound {
     /// Of `bytes` of payloads in all.
     pub fn new(bytes: u64, pdisks: impl Iterator<Item = PdiskId>) -> Inbound {
-        let of: HashMap<_, _> = pdisks.map(|id| (id, Arc::default())).collect();
-        let share = bytes / of.len().max(1) as u64;
-        Inbound { share, requests_max: (share / REQUEST_BYTES).max(1), of }
+        let ids: Vec<PdiskId> = pdisks.collect();
+        let share = bytes / ids.len().max(1) as u64;
+        Inbound::of(&ids, share, (share / REQUEST_BYTES).max(1))
     }
 
-    /// Room for a request; `None`: a share of the pdisk is used up. What is larger than its share goes alone. A pdisk that is not
-    /// served has no share: its request is refused elsewhere.
-    pub fn take(&self, pdisk: PdiskId, needs: Needs) -> Option<Room> {
-        let of = self.of.get(&pdisk).cloned().unwrap_or_default();
-        let one = |taken: u64| (taken < self.requests_max).then_some(taken + 1);
-        of.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).ok()?;
-        let mut room = Room { of, bytes: [0; 3] };
-        let most = [self.share, self.share, self.share / 2];
-        for (i, bytes) in needs.each().into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
-            let fits = |taken: u64| (taken == 0 || taken + bytes <= most[i]).then_some(taken + bytes);
-            // What it has got by now goes back with `room`.
-            room.of.bytes[i].fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-            room.bytes[i] = bytes;
+    fn of(ids: &[PdiskId], share: u64, requests: u64) -> Inbound {
+        let shares = || Shares {
+            payloads: Share::of(share),
+            replies: [Share::of(share), Share::of(share / 2)],
+            requests: Share::of(requests),
+        };
+        Inbound(ids.iter().map(|id| (*id, Arc::new(shares()))).collect())
+    }
+
+    /// Room for a request and its payload; `None`: a share of the pdisk is used up.
+    pub fn take(&self, pdisk: PdiskId, payload: u64) -> Option<Room> {
+        let of = self.0.get(&pdisk).cloned().unwrap_or_default();
+        if !of.requests.take(1) {
+            return None;
         }
-        Some(room)
+        if !of.payloads.take(payload) {
+            of.requests.give(1);
+            return None;
+        }
+        Some(Room { of, payload, reply: [0; 2] })
     }
 
     /// Requests at a pdisk that it has not answered, and the most there may be.
     pub fn requests(&self, pdisk: PdiskId) -> (u64, u64) {
-        let now = self.of.get(&pdisk).map_or(0, |of| of.requests.load(Ordering::Relaxed));
-        (now, self.requests_max)
+        self.0.get(&pdisk).map_or((0, 0), |of| (of.requests.taken.load(Relaxed), of.requests.max))
     }
 }
 
@@ -101,58 +128,68 @@ impl Inbound {
 mod tests {
     use super::*;
 
-    fn payload(bytes: u64) -> Needs {
-        Needs { payload: bytes, ..Needs::default() }
-    }
+    const ONE: PdiskId = PdiskId(1);
+    const TWO: PdiskId = PdiskId(2);
 
     #[test]
     fn each_pdisk_has_its_share() {
-        let (one, two) = (PdiskId(1), PdiskId(2));
-        let inbound = Inbound { requests_max: 9, ..Inbound::new(100, [one, two].into_iter()) };
-        let first = inbound.take(one, payload(30));
-        assert!(first.is_some() && inbound.take(one, payload(21)).is_none());
-        let second = inbound.take(one, payload(20));
-        assert!(
-            second.is_some()
-                && inbound.take(one, payload(1)).is_none()
-                && inbound.take(one, payload(0)).is_some()
+        let inbound = Inbound::of(&[ONE, TWO], 50, 9);
+        let first = inbound.take(ONE, 30);
+        assert!(first.is_some() && inbound.take(ONE, 21).is_none());
+        let second = inbound.take(ONE, 20);
+        assert!(second.is_some() && inbound.take(ONE, 1).is_none() && inbound.take(ONE, 0).is_some());
+        assert_eq!(
+            (inbound.requests(ONE), inbound.requests(TWO)),
+            ((2, 9), (0, 9)),
+            "what was refused left nothing"
         );
-        let large = inbound.take(two, payload(80));
-        assert!(
-            large.is_some()
-                && inbound.take(two, payload(1)).is_none()
-                && inbound.take(two, payload(0)).is_some()
-        );
-        drop((first, large));
-        assert!(inbound.take(one, payload(30)).is_some() && inbound.take(two, payload(50)).is_some());
-        assert!(inbound.take(PdiskId(3), payload(1000)).is_some());
+        assert!(inbound.take(TWO, 50).is_some());
+        drop(first);
+        assert!(inbound.take(ONE, 30).is_some() && inbound.take(PdiskId(3), 1000).is_some());
+    }
+
+    #[test]
+    fn what_is_larger_than_a_share_goes_beside_it_one_at_a_time() {
+        let inbound = Inbound::of(&[ONE], 50, 9);
+        let small = inbound.take(ONE, 50);
+        let larger = inbound.take(ONE, 51);
+        assert!(small.is_some() && larger.is_some());
+        assert!(inbound.take(ONE, 1).is_none() && inbound.take(ONE, 51).is_none());
+        drop(larger);
+        assert!(inbound.take(ONE, 1).is_none() && inbound.take(ONE, 80).is_some());
     }
 
     #[test]
     fn requests_without_payload_are_bounded_too() {
-        let (one, two) = (PdiskId(1), PdiskId(2));
-        let inbound = Inbound::new(6 * REQUEST_BYTES, [one, two].into_iter());
-        let held: Vec<_> = (0..3).map(|_| inbound.take(one, payload(0))).collect();
-        assert!(held.iter().all(Option::is_some) && inbound.take(one, payload(0)).is_none());
-        assert!(inbound.take(two, payload(0)).is_some());
-        assert_eq!((inbound.requests(one), inbound.requests(two)), ((3, 3), (0, 3)));
+        let inbound = Inbound::new(6 * REQUEST_BYTES, [ONE, TWO].into_iter());
+        let held: Vec<_> = (0..3).map(|_| inbound.take(ONE, 0)).collect();
+        assert!(held.iter().all(Option::is_some) && inbound.take(ONE, 0).is_none());
+        assert!(inbound.take(TWO, 0).is_some());
+        assert_eq!((inbound.requests(ONE), inbound.requests(TWO)), ((3, 3), (0, 3)));
         drop(held);
-        let large = inbound.take(one, payload(4 * REQUEST_BYTES));
-        assert!(large.is_some() && inbound.take(one, payload(1)).is_none() && inbound.requests(one).0 == 1);
+        assert_eq!(inbound.requests(ONE), (0, 3));
     }
 
     #[test]
     fn replies_have_shares_of_their_own() {
-        let one = PdiskId(1);
-        let inbound = Inbound { requests_max: 99, ..Inbound::new(100, [one].into_iter()) };
-        let read = |reply, background| inbound.take(one, Needs { payload: 0, reply, background });
-        let client = read(60, false);
-        assert!(client.is_some() && read(41, false).is_none() && read(0, false).is_some());
-        let others = [read(40, false), read(50, true), inbound.take(one, payload(100))];
-        assert!(others.iter().all(Option::is_some) && read(1, false).is_none() && read(1, true).is_none());
-        assert_eq!(inbound.requests(one).0, 4, "what was refused has left nothing");
-        drop((client, others));
-        let large = read(1000, true);
-        assert!(large.is_some() && read(1, true).is_none() && read(100, false).is_some());
+        let inbound = Inbound::of(&[ONE], 100, 99);
+        let read = |bytes, background| {
+            inbound.take(ONE, 0).is_some_and(|mut room| room.for_reply(bytes, background))
+        };
+        let held = |bytes, background| {
+            let mut room = inbound.take(ONE, 0).unwrap();
+            assert!(room.for_reply(bytes, background));
+            room
+        };
+        let client = held(60, false);
+        assert!(!read(41, false) && read(40, false) && read(0, false));
+        let others = [held(40, false), held(50, true), inbound.take(ONE, 100).unwrap()];
+        assert!(!read(1, false) && !read(1, true));
+        assert_eq!(inbound.requests(ONE).0, 4, "what was refused has left nothing");
+        // A large one among many small ones.
+        let large = [held(1000, false), held(51, true)];
+        assert!(!read(1000, false) && !read(51, true));
+        drop((client, others, large));
+        assert!(read(100, false) && read(1000, true));
     }
 }

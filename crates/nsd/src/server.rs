@@ -43,7 +43,7 @@ use crate::{
     error::ServerError,
     fill::Fill,
     gate::{BeginLife, Gate, Pass},
-    inbound::{Inbound, Needs},
+    inbound::Inbound,
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
@@ -409,22 +409,18 @@ impl Inner {
             return Response::error(Status::Expired, "nobody waits for it");
         }
         let header = &request.header;
-        let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
-        let needs = Needs {
-            payload: request.payload.len() as u64,
-            reply: ops::reply_bytes(&message),
-            background: rebuild,
+        let busy = || {
+            let used_up = "the pdisk's share of requests, of inbound_bytes_max or of replies is used up";
+            Response::error(Status::Busy, used_up)
         };
-        let Some(_room) = self.inbound.take(message.pdisk(), needs) else {
-            return Response::error(
-                Status::Busy,
-                "the pdisk's share of requests, of inbound_bytes_max or of replies is used up",
-            );
+        let Some(mut room) = self.inbound.take(message.pdisk(), request.payload.len() as u64) else {
+            return busy();
         };
         // Session 0 stands for the manager at the gate: only the manager may use it.
         if header.session == SessionId(0) && request.peer.role != Role::Manager {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
         }
+        let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
         let paced = rebuild && matches!(message, NsdRequest::Read { .. });
         let pass = match self.admit(&request, &message).await {
             Ok(pass) => pass,
@@ -452,6 +448,8 @@ impl Inner {
         let was_cached = cached.is_some();
         let (reply, payload, found) = match cached {
             Some((read, payload)) => (NsdReply::Read(read), payload, Found::Nothing),
+            // What the cache has takes no memory of its own.
+            None if !room.for_reply(ops::reply_bytes(&message), rebuild) => return busy(),
             None => {
                 let payload =
                     Payload { bytes: request.payload.clone(), unit_crcs: request.unit_crcs.clone() };
