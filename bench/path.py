@@ -145,10 +145,15 @@ def measure(cluster, row, count, threads, with_calls, transport):
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = json.loads(run(*cluster.perf(row, count, threads), timeout=600))["runs"][0]
     load = resource.getrusage(resource.RUSAGE_CHILDREN)
-    load_s = load.ru_utime + load.ru_stime - own.ru_utime - own.ru_stime
     took, moved = Threads(processes).since(before), loopback_bytes() - bytes_before
+
+    def by_load(*names):
+        return sum(getattr(load, name) - getattr(own, name) for name in names) / count
+
     value = {"row": row, "transport": transport, "requests": count, "operations_per_second": report["operations_per_second"], "network_bytes": moved / count,
-             "load_cpu_us": load_s * 1e6 / count, "threads": {}}
+             "threads": {},
+             "load": {"cpu_us": by_load("ru_utime", "ru_stime") * 1e6, "sleeps": by_load("ru_nvcsw"), "put_aside": by_load("ru_nivcsw"),
+                      "page_faults": by_load("ru_minflt", "ru_majflt"), "calls": {}}}
     calls = {}
     if with_calls:
         short = max(count // 4, 64)
@@ -177,13 +182,14 @@ def measure(cluster, row, count, threads, with_calls, transport):
 def show(value):
     print(f"\n{value['row']}, {value['transport']}: {value['operations_per_second']:,.0f}/s; {value['network_bytes']:,.0f} bytes of network a request")
     print(f"  {'thread':<26}{'CPU us':>9}{'sleeps':>8}{'aside':>7}{'faults':>8}  system calls")
-    total = [value["load_cpu_us"], 0, 0, 0, 0]
-    for name, of in sorted(value["threads"].items(), key=lambda item: -item[1]["cpu_us"]):
+    total = [0] * 5
+    # The load's system calls are not counted.
+    rows = sorted(value["threads"].items(), key=lambda item: -item[1]["cpu_us"]) + [("the load itself", value["load"])]
+    for name, of in rows:
         calls = ", ".join(f"{call} {n:.2f}" for call, n in list(of["calls"].items())[:6])
         print(f"  {name:<26}{of['cpu_us']:>9.1f}{of['sleeps']:>8.2f}{of['put_aside']:>7.2f}{of['page_faults']:>8.2f}  {calls}")
         for at, n in enumerate((of["cpu_us"], of["sleeps"], of["put_aside"], of["page_faults"], sum(of["calls"].values()))):
             total[at] += n
-    print(f"  {'the load itself':<26}{value['load_cpu_us']:>9.1f}")
     print(f"  {'in all':<26}{total[0]:>9.1f}{total[1]:>8.2f}{total[2]:>7.2f}{total[3]:>8.2f}  {total[4]:.2f} system calls")
 
 
