@@ -179,14 +179,14 @@ fn two_that_give_blocks_up_to_each_other_let_readers_in_first() {
     assert_eq!(cells[0].enter(write(0)), Enter::Ask);
     let granted = ask(&mut tokens, 0, write(0), 20);
     assert!(cells[0].granted(&granted[0].1, false, false));
-    cells[0].leave();
+    cells[0].leave(write(0));
     assert_eq!(cells[1].enter(write(1)), Enter::Ask);
     assert!(ask(&mut tokens, 1, write(1), 21).is_empty());
     recalled(&mut tokens, &mut cells, 0);
     let left = cells[0].gave(INO, true);
     let granted = release(&mut tokens, 0, left);
     assert!(cells[1].granted(&granted[0].1, false, false));
-    cells[1].leave();
+    cells[1].leave(write(1));
     // Each wants the other's, and has readers of both.
     for (i, cell) in cells.iter_mut().enumerate() {
         let need = write(1 - i as u64);
@@ -215,7 +215,7 @@ fn two_that_give_blocks_up_to_each_other_let_readers_in_first() {
         assert!(cell.end_late(|cell| cell.granted(&granted[0].1, false, true)));
         assert!(cell.allows(both) && !cell.allows(write(0)) && !cell.allows(write(1)));
         cell.refused();
-        cell.leave();
+        cell.leave(both);
     };
     let granted = release(&mut tokens, 0, first);
     take(&mut cells[1], &granted, [31, 41]);
@@ -240,9 +240,9 @@ fn longer_walks_keep_the_promises() {
 #[test]
 fn a_rule_taken_out_is_missed() {
     use Fault::*;
-    for fault in
-        [ReleaseFirst, LowerFirst, KeepPages, NoFence, NoCommit, UseVoid, NoResolve, LateRelease, OldTimes]
-    {
+    let lowering = [LowerFirst, LowerBeside];
+    let others = [ReleaseFirst, KeepPages, NoFence, NoCommit, UseVoid, NoResolve, LateRelease, OldTimes];
+    for fault in lowering.into_iter().chain(others) {
         // The rarest needs far more walks than the others.
         let found = walks(2_000_000, fault);
         assert!(found.is_err(), "{fault:?} is not found");

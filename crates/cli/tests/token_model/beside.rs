@@ -327,7 +327,9 @@ impl Beside {
                 let left = node.cell.unused(&token);
                 self.send(i, Asked::Release(left));
             }
-            (Answer::Token(token), _) if node.cell.granted(&token, false, false) => node.cell.leave(),
+            (Answer::Token(token), _) if node.cell.granted(&token, false, false) => {
+                node.cell.leave(Need::Names)
+            }
             (Answer::Done, Asked::Tell(changes)) => node.untold.advance(changes.len()),
             (Answer::Done, Asked::Claim) => node.claiming = None,
             (Answer::Looked(seen), _) => {

@@ -26,6 +26,8 @@ pub enum Fault {
     ReleaseFirst,
     /// The same of what may be read by others before it goes.
     LowerFirst,
+    /// It may be read by others while somebody is in here to write it.
+    LowerBeside,
     /// What is kept in memory outlives its token.
     KeepPages,
     /// Tokens of a dead session move on before the server refuses it.
@@ -135,6 +137,8 @@ pub struct World {
 pub enum Event {
     Begin(usize, Act),
     Enter(usize),
+    /// Somebody for whose pages the giving up waits is let in under what goes.
+    Late(usize),
     Granted(usize),
     Use(usize),
     Flush(usize, usize),
@@ -243,7 +247,7 @@ impl World {
         }
         if self.fault == Fault::UseVoid {
             let mut fresh = Cell::default();
-            fresh.enter(Need::Write);
+            fresh.enter(act.need());
             fresh.granted(&token, resolve, false);
             node.cell = fresh;
         } else if !node.cell.granted(&token, resolve, false) {
@@ -258,7 +262,7 @@ impl World {
         if act == Act::Times || node.cell.allows(act.need()) {
             node.doing = Some((act, Stage::Uses));
         } else {
-            node.cell.leave();
+            node.cell.leave(act.need());
             node.doing = Some((act, Stage::Wants));
         }
     }
@@ -280,7 +284,7 @@ impl World {
 
     fn use_it(&mut self, i: usize) -> Result<(), String> {
         let Some((act, _)) = self.nodes[i].doing.take() else { return Ok(()) };
-        self.nodes[i].cell.leave();
+        self.nodes[i].cell.leave(act.need());
         match act {
             Act::Write(b) => self.write(i, b),
             Act::Alone => (0..2).for_each(|b| self.write(i, b)),
@@ -484,6 +488,9 @@ impl Explored for World {
                     Some((act, Stage::Wants)) if node.cell.clone().enter(act.need()) != Enter::Wait => {
                         all.push(Event::Enter(i));
                     }
+                    Some((act, Stage::Wants)) if node.cell.clone().enter_late(act.need()) => {
+                        all.push(Event::Late(i));
+                    }
                     Some((_, Stage::Uses)) => all.push(Event::Use(i)),
                     _ => {}
                 }
@@ -493,7 +500,11 @@ impl Explored for World {
                 all.extend((0..node.recalls.len()).map(|k| Event::Recalled(i, k)));
                 if node.cell.is_giving() && node.cell.users() == 0 {
                     all.push(Event::Give(i));
-                    if node.cell.mode() == TokenMode::Part && !node.cell.losing().written.is_empty() {
+                }
+                let written = || !node.cell.losing().written.is_empty();
+                if node.cell.is_giving() && node.cell.mode() == TokenMode::Part && written() {
+                    // Who reads may be in.
+                    if node.cell.writers() == 0 || self.fault == Fault::LowerBeside {
                         all.push(Event::Lower(i));
                     }
                 }
@@ -548,6 +559,14 @@ impl Explored for World {
                 node.acts_left -= 1;
             }
             Event::Enter(i) => self.enter(i),
+            Event::Late(i) => {
+                let node = &mut self.nodes[i];
+                if let Some((act, Stage::Wants)) = node.doing
+                    && node.cell.enter_late(act.need())
+                {
+                    node.doing = Some((act, Stage::Uses));
+                }
+            }
             Event::Granted(i) => self.granted(i),
             Event::Use(i) => self.use_it(i)?,
             Event::Flush(i, b) => self.flush(i, b)?,

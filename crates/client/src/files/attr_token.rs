@@ -51,7 +51,7 @@ impl Core {
                 Some(attr) if resolve && !late => (Some(*attr), Some(state.token.unused(&token))),
                 Some(attr) if !late => {
                     let taken = state.token.granted(&token, false, false).then(|| {
-                        state.token.leave();
+                        state.token.leave(Need::Attr);
                         if state.token.has_more_than(&before) {
                             // Others may have allocated there.
                             state.recorded.doubt_all_but(&before.usable());

@@ -142,7 +142,7 @@ impl Core {
             } else if !state.token.granted(&token, false, false) {
                 None
             } else {
-                state.token.leave();
+                state.token.leave(Need::Names);
                 let undisturbed = state.settled_since(generation);
                 state.outdate_attr();
                 if !kept {

@@ -16,7 +16,7 @@ use wire::{
 use super::{
     hold::LATE_AFTER,
     statistics::GIVEN_UP,
-    tokens::{Losing, Recalled},
+    tokens::{Cell, Losing, Recalled},
 };
 use crate::{core::Core, error::Errno, files::inode::Inode, pages::gone::Why};
 
@@ -141,7 +141,7 @@ impl Core {
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
     async fn clean(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Token> {
-        while self.wait_unused(inode).await.is_err() {
+        while self.wait_ended(inode, Cell::users).await.is_err() {
             if self.calls.dead() {
                 return None;
             }
@@ -154,7 +154,7 @@ impl Core {
         if !keeps {
             self.drop_kernel_attrs(vec![inode.clone()]).await;
         }
-        self.make_clean(inode, special).await?;
+        self.make_clean(inode, special, Cell::users).await?;
         let (token, room) = {
             let mut state = inode.lock();
             state.names.kept.recalled();
@@ -183,11 +183,17 @@ impl Core {
         Some(token)
     }
 
-    /// Stores what may not be written any more, once nobody uses the inode, and tells what others are to know; none if the session has ended.
-    async fn make_clean(self: &Arc<Core>, inode: &Arc<Inode>, special: bool) -> Option<()> {
+    /// Stores what may not be written any more, once none of these uses of the inode is left, and tells what others are to know; none if
+    /// the session has ended.
+    async fn make_clean(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        special: bool,
+        uses: fn(&Cell) -> u32,
+    ) -> Option<()> {
         loop {
             let cleaned = async {
-                self.wait_unused(inode).await?;
+                self.wait_ended(inode, uses).await?;
                 if special && inode.lock().token.mode() == TokenMode::Write {
                     // What was done under it ahead of the manager: nothing more is since it is being given up.
                     return self.calls.told().await;
@@ -232,8 +238,8 @@ impl Core {
         settled.map_err(|error| self.block_error("adopt", inode, 0, &error))
     }
 
-    async fn wait_unused(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
-        self.wait_inode(inode, "users of a token", || (inode.lock().token.users() == 0).then_some(())).await
+    async fn wait_ended(&self, inode: &Arc<Inode>, uses: fn(&Cell) -> u32) -> Result<(), Errno> {
+        self.wait_inode(inode, "users of a token", || (uses(&inode.lock().token) == 0).then_some(())).await
     }
 
     /// Takes the inode's pages from the kernel. It waits there for pages that are being read or written;
@@ -289,7 +295,7 @@ impl Core {
 
     /// The dropping of pages waits for a reader who waits for another mount. That one may wait for just what goes here, with a reader like
     /// this one. So what goes is made clean first, and may be read there while pages are dropped here; said again after each grant
-    /// that was made before the manager had heard of it.
+    /// that was made before the manager had heard of it. Readers are let in all the time and exclude nobody: they are not waited for.
     async fn let_read(self: &Arc<Core>, inode: &Arc<Inode>) {
         let written = {
             let mut state = inode.lock();
@@ -298,13 +304,13 @@ impl Core {
             }
             state.writes.last()
         };
-        if self.make_clean(inode, false).await.is_none() {
+        if self.make_clean(inode, false, Cell::writers).await.is_none() {
             return;
         }
         let lowered = {
             let mut state = inode.lock();
             // No mapping writes under a part. But whoever had asked before may have been given more: then it is tried once more.
-            if state.token.users() > 0 || state.writes.last() != written {
+            if state.token.writers() > 0 || state.writes.last() != written {
                 return;
             }
             state.token.lower();

@@ -10,6 +10,7 @@ use crate::files::{inode::Inode, state::FileState};
 /// The right to use an inode, until it is dropped.
 pub(crate) struct TokenHold {
     inode: Arc<Inode>,
+    need: Need,
     /// It keeps the token here for a while when others want it.
     lingers: bool,
 }
@@ -17,20 +18,21 @@ pub(crate) struct TokenHold {
 impl TokenHold {
     /// For somebody who was let in for `need`.
     pub fn new(inode: &Arc<Inode>, state: &mut FileState, need: Need) -> TokenHold {
-        TokenHold { inode: inode.clone(), lingers: state.linger.begin_use(need, Instant::now) }
+        TokenHold { inode: inode.clone(), need, lingers: state.linger.begin_use(need, Instant::now) }
     }
 
-    /// For work that may outlast who has the inode in use now.
+    /// For a change that may outlast who has the inode in use for it now.
     pub fn another(inode: &Arc<Inode>) -> TokenHold {
         inode.lock().token.enter_beside();
-        TokenHold { inode: inode.clone(), lingers: false }
+        TokenHold { inode: inode.clone(), need: Need::Write, lingers: false }
     }
 }
 
 impl Drop for TokenHold {
     fn drop(&mut self) {
         let mut state = self.inode.lock();
-        state.token.leave();
+        let writers = state.token.writers();
+        state.token.leave(self.need);
         if self.lingers {
             state.linger.end_use(Instant::now());
         }
@@ -38,8 +40,10 @@ impl Drop for TokenHold {
         if idle {
             state.forget_long_record(self.inode.record_runs_max);
         }
+        // Whoever gives it up may wait for those who write alone.
+        let quiet = state.token.is_giving() && writers > 0 && state.token.writers() == 0;
         drop(state);
-        if idle {
+        if idle || quiet {
             self.inode.changed.notify_waiters();
         }
     }

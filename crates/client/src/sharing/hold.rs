@@ -267,7 +267,7 @@ impl Core {
                 Some(state.token.unused(token))
             } else {
                 if state.token.granted(token, false, false) {
-                    state.token.leave();
+                    state.token.leave(Need::Attr);
                     // Whoever found a directory already may have changed it.
                     let newest = !state.special || state.settled_since(0);
                     state.attr_known = false;

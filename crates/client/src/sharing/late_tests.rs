@@ -20,7 +20,7 @@ fn holding(token: &Token) -> Cell {
     let mut cell = Cell::default();
     assert_eq!(cell.enter(Need::Size), Enter::Ask);
     assert!(cell.granted(token, false, false));
-    cell.leave();
+    cell.leave(Need::Size);
     cell
 }
 
@@ -45,14 +45,14 @@ fn what_goes_is_only_read_before_it_goes_whatever_is_granted_meanwhile() {
     assert!(losing.written.is_empty());
     let first = |what| Need::Blocks(Span { first: 0, end: 1 }, what);
     assert!(cell.enter_late(first(Read)) && !cell.enter_late(first(Write)));
-    cell.leave();
+    cell.leave(first(Read));
     // The manager has not heard of it yet.
     let wide = Need::Blocks(Span { first: 0, end: 9 }, Read);
     assert!(cell.ask_late(wide) && cell.end_late(|cell| cell.granted(&part([Write, Write], 6), false, true)));
     assert!(!cell.enter_late(first(Write)) && cell.stop_writing());
     assert_eq!(cell.take_lowered(INO), Some(part([Read, Write], 6)));
     assert!(!cell.stop_writing());
-    cell.leave();
+    cell.leave(wide);
     assert_eq!(cell.gave(INO, true), part([None, Write], 6));
 }
 
@@ -63,17 +63,48 @@ fn nobody_is_let_in_to_write_once_it_is_to_be_made_clean() {
     let mut cell = holding(&part([Write, None], 4));
     assert_eq!(cell.recalled(&part([None, None], 4), TokenMode::Read, true), Recalled::Begin);
     assert!(!cell.stop_writing() && cell.enter_late(block(0, Write)), "whoever is waited for goes in");
-    cell.leave();
+    cell.leave(block(0, Write));
     assert!(cell.ask_late(block(1, Read)) && cell.stop_writing());
     assert!(!cell.enter_late(block(0, Write)) && cell.enter_late(block(0, Read)));
-    cell.leave();
+    cell.leave(block(0, Read));
     // The answer comes before it is clean.
     assert!(cell.end_late(|cell| cell.granted(&part([Write, Read], 6), false, true)));
-    cell.leave();
+    cell.leave(block(1, Read));
     assert!(!cell.enter_late(block(0, Write)) && cell.stop_writing());
     assert_eq!(cell.losing().written, Blocks::of(Span { first: 0, end: 1 }, Write), "it may be dirty");
     cell.lower();
     assert_eq!(cell.take_lowered(INO), Some(part([Read, Read], 6)));
+}
+
+/// Others may read what is lowered, so who may write must have ended; who reads may stay, and always be let in.
+#[test]
+fn who_may_write_is_told_from_who_reads_however_they_came_in() {
+    use Use::{None, Read, Write};
+    let block = |first, what| Need::Blocks(Span { first, end: first + 1 }, what);
+    let mut cell = Cell::default();
+    assert_eq!(cell.enter(block(0, Write)), Enter::Ask);
+    assert!(cell.granted(&part([Write, None], 4), false, false));
+    assert!(cell.enter(block(0, Write)) == Enter::In && cell.enter(block(0, Read)) == Enter::In);
+    cell.enter_beside();
+    assert_eq!((cell.users(), cell.writers()), (4, 3));
+    // A question is out, for writing.
+    assert_eq!(cell.enter(block(1, Write)), Enter::Ask);
+    assert_eq!(cell.recalled(&part([None, None], 4), TokenMode::Read, true), Recalled::Begin);
+    assert!(cell.enter_late(block(0, Write)) && cell.enter_late(block(0, Read)));
+    assert!(cell.ask_late(block(1, Read)));
+    assert!(cell.end_late(|cell| cell.granted(&part([Write, Read], 6), false, true)));
+    assert_eq!((cell.users(), cell.writers()), (7, 4), "who asked late reads");
+    assert!(cell.granted(&part([Write, Write], 7), false, true));
+    assert_eq!((cell.users(), cell.writers()), (8, 5), "the other one does not");
+    (0..4).for_each(|_| cell.leave(block(0, Write)));
+    cell.leave(block(1, Write));
+    assert_eq!((cell.users(), cell.writers()), (3, 0));
+    cell.lower();
+    assert_eq!(cell.take_lowered(INO), Some(part([Read, Read], 7)), "with three who read");
+    assert!(cell.enter_late(block(0, Read)));
+    cell.leave(block(1, Read));
+    (0..3).for_each(|_| cell.leave(block(0, Read)));
+    assert_eq!(cell.gave(INO, true), part([None, None], 7));
 }
 
 #[test]
@@ -99,14 +130,14 @@ fn a_question_for_pages_that_are_given_up_is_used_though_recalled() {
         ..token(TokenMode::Part, 4)
     };
     assert!(cell.granted(&part, false, false));
-    cell.leave();
+    cell.leave(Need::Read);
     assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
     let next = Need::Blocks(Span { first: 1, end: 2 }, Use::Read);
     assert!(!cell.enter_late(next) && !cell.ask_late(Need::Write) && cell.ask_late(next));
     // The recall of the grant comes before it: it is answered with what is under way.
     assert_eq!(cell.recalled(&token(TokenMode::Open, 6), TokenMode::Read, true), Recalled::UnderWay);
     assert!(cell.end_late(|cell| cell.granted(&token(TokenMode::Read, 6), false, true)));
-    cell.leave();
+    cell.leave(next);
     let left = cell.gave(INO, true);
     assert_eq!((left.mode, left.serial), (TokenMode::Open, Grant(6)));
     // One that comes after the answer is not used.
@@ -121,7 +152,7 @@ fn a_question_for_pages_that_are_given_up_goes_beside_one_for_writing() {
     for late_first in [true, false] {
         let mut cell = Cell::default();
         assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
-        cell.leave();
+        cell.leave(Need::Read);
         assert_eq!(cell.enter(Need::Write), Enter::Ask);
         assert!(!cell.ask_late(Need::Attr), "nothing is given up");
         assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
@@ -133,14 +164,14 @@ fn a_question_for_pages_that_are_given_up_goes_beside_one_for_writing() {
             true => (reader(&mut cell), writer(&mut cell)),
             false => (writer(&mut cell), reader(&mut cell)),
         };
-        cell.leave();
+        cell.leave(Need::Read);
         assert_eq!(cell.gave(INO, true).mode, TokenMode::Open);
         assert_eq!(cell.enter(Need::Write), Enter::Ask, "it asks once more");
     }
     // What is refused ends one question, not the other.
     let mut cell = Cell::default();
     assert!(cell.enter(Need::Read) == Enter::Ask && cell.granted(&held, false, false));
-    cell.leave();
+    cell.leave(Need::Read);
     assert_eq!(cell.enter(Need::Write), Enter::Ask);
     assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
     assert!(cell.ask_late(Need::Read));

@@ -14,7 +14,7 @@ fn what_is_made_here_is_held_before_and_after_it_is_told() {
         let mut cell = Cell::default();
         cell.made(Grant(3));
         assert!(cell.enter_now(Need::Write) && cell.serial() == Grant(3));
-        cell.leave();
+        cell.leave(Need::Write);
         cell
     };
     let mut cell = made();

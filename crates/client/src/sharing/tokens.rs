@@ -60,7 +60,8 @@ pub struct Cell {
     recalled_to: Grant,
     giving: Option<Giving>,
     resolving: bool,
-    asking: bool,
+    /// A question is out, on behalf of somebody who means to do this.
+    asking: Option<Use>,
     /// A question is out on behalf of somebody whom the giving up waits for, perhaps beside another one.
     asking_late: bool,
     /// Attributes were given up while a grant was asked for: what comes with that may be older than they were.
@@ -70,6 +71,8 @@ pub struct Cell {
     /// Nobody else has it open: `Write` was got when nobody could, and is held since. Whoever uses it elsewhere takes that away.
     exclusive: bool,
     users: u32,
+    /// Those of them who may write.
+    writers: u32,
 }
 
 impl Cell {
@@ -126,6 +129,10 @@ impl Cell {
     pub fn users(&self) -> u32 {
         self.users
     }
+    /// How many of them may write.
+    pub fn writers(&self) -> u32 {
+        self.writers
+    }
     /// Whether it is being given up.
     pub fn is_giving(&self) -> bool {
         self.giving.is_some()
@@ -156,7 +163,9 @@ impl Cell {
     /// Lets somebody in if that needs neither waiting nor asking.
     pub fn enter_now(&mut self, need: Need) -> bool {
         let may = self.giving.is_none() && !self.resolving && self.held.allows(need);
-        self.users += u32::from(may);
+        if may {
+            self.let_in(what_for(need));
+        }
         may
     }
 
@@ -164,20 +173,20 @@ impl Cell {
     pub fn enter(&mut self, need: Need) -> Enter {
         if self.enter_now(need) {
             Enter::In
-        } else if self.giving.is_some() || self.resolving || self.asking || self.asking_late {
+        } else if self.giving.is_some() || self.resolving || self.asking.is_some() || self.asking_late {
             Enter::Wait
         } else {
-            (self.asking, self.outdated) = (true, false);
+            (self.asking, self.outdated) = (Some(what_for(need)), false);
             Enter::Ask
         }
     }
 
-    /// Begins to ask for a token without waiting for anything; ends as [`Enter::Ask`] does. False if somebody asks
-    /// already, or it is being given up.
+    /// Begins to ask for a token without waiting for anything; ends as [`Enter::Ask`] does, for who writes nothing. False if somebody
+    /// asks already, or it is being given up.
     pub fn begin_asking(&mut self) -> bool {
-        let may = self.giving.is_none() && !self.resolving && !self.asking && !self.asking_late;
+        let may = self.giving.is_none() && !self.resolving && self.asking.is_none() && !self.asking_late;
         if may {
-            (self.asking, self.outdated) = (true, false);
+            (self.asking, self.outdated) = (Some(Use::Read), false);
         }
         may
     }
@@ -188,7 +197,9 @@ impl Cell {
         let may = self.giving.as_ref().is_some_and(|giving| !barred(giving))
             && !self.resolving
             && self.held.allows(need);
-        self.users += u32::from(may);
+        if may {
+            self.let_in(what_for(need));
+        }
         may
     }
 
@@ -200,7 +211,7 @@ impl Cell {
         if may {
             self.asking_late = true;
             // What was given up since the other question may be newer than what this one brings too.
-            self.outdated &= self.asking;
+            self.outdated &= self.asking.is_some();
         }
         may
     }
@@ -208,27 +219,37 @@ impl Cell {
     /// Takes the answer to the question of [`Cell::ask_late`]: `answer` is [`Cell::granted`], [`Cell::refused`] or [`Cell::unused`]. The other
     /// question stays.
     pub fn end_late<R>(&mut self, answer: impl FnOnce(&mut Cell) -> R) -> R {
-        let asking = self.asking;
+        let asking = self.asking.replace(Use::Read);
         let done = answer(self);
         (self.asking, self.asking_late) = (asking, false);
         done
     }
 
-    /// Somebody who is in lets another in, who may stay longer.
+    /// Somebody who is in to write lets another in who does, and may stay longer.
     pub fn enter_beside(&mut self) {
-        debug_assert!(self.users > 0, "nobody uses it");
-        self.users += 1;
+        debug_assert!(self.writers > 0, "nobody writes");
+        self.let_in(Use::Write);
     }
 
-    /// A use ends.
-    pub fn leave(&mut self) {
-        debug_assert!(self.users > 0, "nobody uses it");
+    fn let_in(&mut self, what: Use) {
+        self.users += 1;
+        self.writers += u32::from(what == Use::Write);
+    }
+
+    /// A use for this need ends.
+    pub fn leave(&mut self, need: Need) {
+        let writer = u32::from(writes(need));
+        debug_assert!(
+            self.users > self.writers.saturating_sub(writer) && self.writers >= writer,
+            "nobody uses it so"
+        );
         self.users = self.users.saturating_sub(1);
+        self.writers = self.writers.saturating_sub(writer);
     }
 
     /// The manager did not grant.
     pub fn refused(&mut self) {
-        self.asking = false;
+        self.asking = None;
     }
 
     /// It is open here before any grant came: that much stays when one is not used.
@@ -243,7 +264,7 @@ impl Cell {
 
     /// A grant came that is not used, though nobody has recalled it; what to tell the manager.
     pub fn unused(&mut self, token: &Token) -> Token {
-        self.asking = false;
+        self.asking = None;
         self.held.serial = self.held.serial.max(token.serial);
         self.known(token.ino)
     }
@@ -251,7 +272,7 @@ impl Cell {
     /// A grant came; the asker is in. False if it was recalled meanwhile: it is as if it had not come. While
     /// the token is being given up only somebody may take it whom that waits for (`let_in`).
     pub fn granted(&mut self, token: &Token, resolve: bool, let_in: bool) -> bool {
-        self.asking = false;
+        let asked = self.asking.take();
         if token.serial <= self.recalled_to
             || token.serial <= self.held.serial
             || self.giving.is_some() && !let_in
@@ -263,7 +284,7 @@ impl Cell {
         if self.giving.as_ref().is_some_and(|giving| giving.lowered) {
             self.lower();
         }
-        self.users += 1;
+        self.let_in(asked.unwrap_or(Use::Read));
         true
     }
 
@@ -311,8 +332,8 @@ impl Cell {
         if giving.lowered { giving.untold } else { giving.barred }
     }
 
-    /// What goes of a part is clean since [`Cell::stop_writing`]. It may only be read from now on, also under what is granted until it
-    /// goes: that excludes nobody who reads, here or elsewhere.
+    /// What goes of a part is clean since [`Cell::stop_writing`], and nobody is in to write. It may only be read from now on, also under what
+    /// is granted until it goes: that excludes nobody who reads, here or elsewhere, so those who are in stay.
     pub fn lower(&mut self) {
         let written = self.losing().written;
         let part = self.held.mode == TokenMode::Part;
@@ -362,6 +383,10 @@ fn writes(need: Need) -> bool {
     matches!(need, Need::Write | Need::Blocks(_, Use::Write))
 }
 
+fn what_for(need: Need) -> Use {
+    if writes(need) { Use::Write } else { Use::Read }
+}
+
 /// Below `Read` only open handles leave anything.
 fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
     match (mode, open) {
@@ -377,121 +402,6 @@ mod late_tests;
 #[cfg(test)]
 #[path = "made_tests.rs"]
 mod made_tests;
-
 #[cfg(test)]
-mod tests {
-    use wire::token::Span;
-
-    use super::*;
-
-    const INO: InodeNo = InodeNo(7);
-
-    fn token(mode: TokenMode, serial: u64) -> Token {
-        Token::new(INO, mode, Grant(serial))
-    }
-
-    #[test]
-    fn a_grant_that_comes_after_its_recall_is_not_used() {
-        let mut cell = Cell::default();
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        let answer = cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false);
-        assert_eq!(answer, Recalled::Answer(token(TokenMode::None, 5)));
-        assert!(!cell.granted(&token(TokenMode::Write, 5), false, false));
-        assert_eq!((cell.mode(), cell.users()), (TokenMode::None, 0));
-        assert_eq!(cell.enter(Need::Read), Enter::Ask, "it asks anew");
-        assert!(cell.granted(&token(TokenMode::Read, 6), false, false));
-    }
-
-    #[test]
-    fn while_it_is_given_up_only_those_enter_it_waits_for() {
-        let mut cell = Cell::whole(Grant(3));
-        assert_eq!(cell.enter(Need::Write), Enter::In);
-        let recall = cell.recalled(&token(TokenMode::Open, 3), TokenMode::Write, true);
-        assert_eq!(recall, Recalled::Begin);
-        assert_eq!(cell.enter(Need::Read), Enter::Wait);
-        assert!(cell.enter_late(Need::Read));
-        cell.leave();
-        cell.leave();
-        assert_eq!(cell.users(), 0);
-        assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 3));
-        assert!(!cell.enter_late(Need::Read));
-        assert_eq!(cell.closed(INO), Some(token(TokenMode::None, 3)));
-    }
-
-    #[test]
-    fn what_is_open_before_its_first_grant_stays_open_without_it() {
-        let mut cell = Cell::default();
-        cell.opened();
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        assert_eq!(cell.unused(&token(TokenMode::Write, 5)), token(TokenMode::Open, 5));
-        let mut whole = Cell::whole(Grant(3));
-        whole.opened();
-        assert_eq!(whole.mode(), TokenMode::Write);
-    }
-
-    #[test]
-    fn a_recall_of_a_newer_grant_ends_the_older_one_too() {
-        let mut cell = Cell::default();
-        cell.enter(Need::Read);
-        cell.granted(&token(TokenMode::Read, 5), false, false);
-        cell.leave();
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        // Grant 9 is on its way, its recall came first.
-        let recall = cell.recalled(&token(TokenMode::Open, 9), TokenMode::Write, false);
-        assert_eq!(recall, Recalled::Begin);
-        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 9));
-        assert!(!cell.granted(&token(TokenMode::Write, 9), false, false));
-    }
-
-    #[test]
-    fn nobody_enters_before_resolution_is_over() {
-        let mut cell = Cell::default();
-        cell.enter(Need::Read);
-        assert!(cell.granted(&token(TokenMode::Write, 4), true, false));
-        assert_eq!(cell.enter(Need::Read), Enter::Wait);
-        cell.resolved();
-        assert_eq!(cell.enter(Need::Read), Enter::In);
-    }
-
-    #[test]
-    fn what_is_given_up_while_more_is_asked_for_outdates_the_grant() {
-        let mut cell = Cell::default();
-        let part = token(TokenMode::Part, 5);
-        cell.enter(Need::Size);
-        assert!(cell.granted(&part, false, false));
-        cell.leave();
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        assert_eq!(cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false), Recalled::Begin);
-        cell.gave(INO, false);
-        assert!(cell.is_outdated());
-        assert_eq!(cell.unused(&token(TokenMode::Write, 6)), token(TokenMode::None, 6));
-        assert_eq!(cell.enter(Need::Write), Enter::Ask);
-        assert!(!cell.is_outdated(), "the next grant says what is");
-    }
-
-    #[test]
-    fn a_part_is_given_up_and_the_rest_stays() {
-        let span = |first, end| Span { first, end };
-        let write = |first, end| Need::Blocks(span(first, end), Use::Write);
-        let part = |first, end, serial| Token {
-            blocks: Blocks::of(span(first, end), Use::Write),
-            ..token(TokenMode::Part, serial)
-        };
-        let mut cell = Cell::whole(Grant(3));
-        assert_eq!(cell.recalled(&part(0, 5, 3), TokenMode::Read, true), Recalled::Begin);
-        let losing = cell.losing();
-        let rest = Blocks::of(span(5, u64::MAX), Use::Write);
-        assert_eq!((losing.to, &losing.gone, &losing.written), (TokenMode::Part, &rest, &rest));
-        assert_eq!(cell.gave(INO, true), part(0, 5, 3));
-        assert_eq!(cell.enter(write(0, 5)), Enter::In);
-        cell.leave();
-        assert_eq!(cell.enter(write(4, 6)), Enter::Ask);
-        assert!(!cell.allows(Need::Attr) && cell.allows(Need::Size));
-        // What can be mapped for writing is held whole or not at all.
-        assert!(cell.granted(&part(0, 9, 7), false, false));
-        cell.leave();
-        assert_eq!(cell.recalled(&part(0, 1, 7), TokenMode::Open, true), Recalled::Begin);
-        assert_eq!(cell.losing().to, TokenMode::Open);
-        assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 7));
-    }
-}
+#[path = "tokens_tests.rs"]
+mod tests;

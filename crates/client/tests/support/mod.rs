@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)] // test support: several test programs use parts of it
 
 pub mod blocks;
+pub mod link;
 pub mod manager;
 
 use std::{
