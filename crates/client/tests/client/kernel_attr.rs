@@ -8,13 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    recalled::{NoServers, map},
-    support::{mount_config, session_open, until},
+use crate::support::{
+    link::{NoServers, Recalls, SmallManager, mount_small},
+    until,
 };
-use base::{Epoch, Grant, InodeNo, SessionId};
-use client::{BoxFuture, Client, KernelCache, SetAttrs};
-use stripe::{LinkError, ManagerLink};
+use base::{Grant, InodeNo};
+use client::{Client, KernelCache, SetAttrs};
 use wire::{
     mgr::{Attr, Change, FileKind, MgrReply, MgrRequest},
     token::{Recall, Token, TokenMode},
@@ -32,7 +31,7 @@ struct World {
     lease: Duration,
     mode: AtomicU32,
     grants: AtomicU32,
-    recalls: Mutex<Vec<Recall>>,
+    recalls: Recalls,
     /// How often the kernel will not have the directory yet.
     not_yet: AtomicU32,
     /// What happened, in this order.
@@ -43,8 +42,7 @@ impl World {
     async fn mount(lease: Duration) -> (Arc<World>, Client) {
         let (grants, recalls, not_yet, heard) = Default::default();
         let world = Arc::new(World { lease, mode: AtomicU32::new(0o755), grants, recalls, not_yet, heard });
-        let link = Arc::new(Link(world.clone()));
-        let client = Client::mount_over(link, Arc::new(NoServers), mount_config()).await.unwrap();
+        let client = mount_small(&world, Arc::new(NoServers)).await;
         client.set_kernel(Arc::new(Kernel(world.clone())));
         (world, client)
     }
@@ -66,24 +64,23 @@ impl World {
     fn token(&self, mode: TokenMode) -> Token {
         Token::new(DIR, mode, Grant(u64::from(self.grants.load(SeqCst)) + 1))
     }
+}
+
+impl SmallManager for World {
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+    fn recalls(&self) -> &Recalls {
+        &self.recalls
+    }
 
     async fn answer(&self, request: MgrRequest) -> MgrReply {
-        let lease_us = self.lease.as_micros() as u64;
         match request {
-            MgrRequest::OpenSession { .. } => session_open(map(), self.lease, "60s"),
-            MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
-            MgrRequest::WaitMap { .. } => std::future::pending().await,
             MgrRequest::GetAttr { .. } => MgrReply::Attr(Box::new(self.attr())),
             MgrRequest::Acquire { .. } => {
                 self.grants.fetch_add(1, SeqCst);
                 let (token, attr) = (self.token(TokenMode::Read), Some(Box::new(self.attr())));
                 MgrReply::Token { token, resolve: false, attr, empty: false }
-            }
-            MgrRequest::WaitRecalls => {
-                while self.recalls.lock().unwrap().is_empty() {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                MgrReply::Recalls(std::mem::take(&mut *self.recalls.lock().unwrap()))
             }
             MgrRequest::Mutate { change: Change::SetAttr { mode: Some(mode), .. }, .. } => {
                 self.mode.store(mode.into(), SeqCst);
@@ -99,21 +96,6 @@ impl World {
             }
             _ => MgrReply::Done,
         }
-    }
-}
-
-struct Link(Arc<World>);
-
-impl ManagerLink for Link {
-    fn call(
-        &self,
-        _: SessionId,
-        _: Epoch,
-        request: MgrRequest,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
-        let world = self.0.clone();
-        Box::pin(async move { Ok(world.answer(request).await) })
     }
 }
 
@@ -145,7 +127,7 @@ async fn a_kernel_drops_attributes_before_the_token_goes_also_those_that_it_is_j
     let (world, client) = World::mount(3600 * SECOND).await;
     let attr = looked_at(&client).await;
     world.not_yet.store(2, SeqCst);
-    world.recalls.lock().unwrap().push(Recall::Token(world.token(TokenMode::None)));
+    world.recalls.push(Recall::Token(world.token(TokenMode::None)));
     assert_eq!(world.heard(GIVEN_UP).await, [NOT_YET, NOT_YET, DROPPED, GIVEN_UP]);
     assert_eq!(client.attr_ttl(&attr), Duration::ZERO, "the token is gone");
     // It may come back after others have changed the directory.
@@ -161,7 +143,7 @@ async fn a_kernel_drops_attributes_before_the_token_goes_also_those_that_it_is_j
 async fn a_kernel_drops_attributes_before_it_is_said_what_is_held() {
     let (world, client) = World::mount(3600 * SECOND).await;
     let attr = looked_at(&client).await;
-    world.recalls.lock().unwrap().push(Recall::Share);
+    world.recalls.push(Recall::Share);
     assert_eq!(world.heard(CLAIMED).await, [DROPPED, CLAIMED]);
     assert_eq!(client.attr_ttl(&attr), Duration::ZERO, "a directory's token is not claimed");
 }

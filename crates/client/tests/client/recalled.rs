@@ -2,28 +2,27 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crate::support::{RW, mount_config, session_open, until};
-use base::{Epoch, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId};
-use bytes::Bytes;
-use client::{BoxFuture, Client, Errno, Fallocate, OpenFlags, Privileges};
-use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
+use crate::support::{
+    RW,
+    link::{NoServers, Recalls, SmallManager, mount_small},
+    until,
+};
+use base::{Grant, InodeNo, PoolId};
+use client::{Client, Errno, Fallocate, OpenFlags, Privileges};
 use tokio::sync::Semaphore;
 use wire::{
-    map::{ClusterMap, PdiskEntry, PoolEntry},
     mgr::{Attr, Change, FileKind, MgrError, MgrReply, MgrRequest},
-    nsd::NsdReply,
     token::{Blocks, Recall, Span, Token, TokenMode, Use},
 };
 
 const INO: InodeNo = InodeNo(7);
 const OTHER: InodeNo = InodeNo(8);
 const SERIAL: Grant = Grant(2);
-const LEASE: Duration = Duration::from_secs(3600);
 
 /// A manager with one file, which has its content in the inode, and another one like it.
 struct Manager {
@@ -44,16 +43,14 @@ struct Manager {
     /// That the content is asked for, and leave to answer that.
     asked: AtomicBool,
     content: Semaphore,
-    /// What it says to who waits for recalls, and how often somebody did.
-    recalls: Mutex<Vec<Recall>>,
-    waited: AtomicU64,
+    recalls: Recalls,
     /// What it was told, in this order.
     told: Mutex<Vec<&'static str>>,
 }
 
 impl Manager {
     fn new(token: Token) -> Arc<Manager> {
-        let (out_of_reach, in_use, created, asked, waited) = Default::default();
+        let (out_of_reach, in_use, created, asked) = Default::default();
         let (names, recalls_other, recalls, told) = Default::default();
         let [content, first_link] = [(); 2].map(|()| Semaphore::new(0));
         Arc::new(Manager {
@@ -67,81 +64,20 @@ impl Manager {
             asked,
             content,
             recalls,
-            waited,
             told,
         })
     }
 
     async fn mount(self: &Arc<Manager>) -> Client {
-        Client::mount_over(Arc::new(Link(self.clone())), Arc::new(NoServers), mount_config()).await.unwrap()
+        mount_small(self, Arc::new(NoServers)).await
     }
 
     fn recall(&self, recall: Recall) {
-        self.recalls.lock().unwrap().push(recall);
+        self.recalls.push(recall);
     }
 
     fn told(&self) -> Vec<&'static str> {
         self.told.lock().unwrap().clone()
-    }
-
-    async fn answer(&self, request: MgrRequest) -> MgrReply {
-        let lease_us = LEASE.as_micros() as u64;
-        match request {
-            MgrRequest::OpenSession { .. } => session_open(map(), LEASE, "60s"),
-            MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
-            MgrRequest::GetAttr { ino: INO } | MgrRequest::Acquire { ino: INO, .. }
-                if self.created.load(SeqCst) > 0 =>
-            {
-                MgrReply::Error(MgrError::Errno(libc::ENOENT))
-            }
-            MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
-                MgrReply::Error(MgrError::Errno(libc::EACCES))
-            }
-            MgrRequest::GetAttr { ino } => {
-                if self.recalls_other.swap(false, SeqCst) {
-                    self.recall(Recall::Token(Token::new(OTHER, TokenMode::Open, SERIAL)));
-                    until("the other one is given up", || !self.told().is_empty()).await;
-                }
-                MgrReply::Attr(self.file(ino))
-            }
-            MgrRequest::Lookup { name, .. } if name == b"other" => MgrReply::Attr(self.file(OTHER)),
-            MgrRequest::Lookup { .. } => MgrReply::Attr(file()),
-            MgrRequest::Acquire { ino, .. } => {
-                let token = Token { ino, ..self.token.clone() };
-                MgrReply::Token { token, resolve: false, attr: Some(self.file(ino)), empty: false }
-            }
-            MgrRequest::ReadInline { .. } => {
-                self.asked.store(true, SeqCst);
-                self.content.acquire().await.unwrap().forget();
-                MgrReply::Bytes(vec![1; file().size as usize])
-            }
-            MgrRequest::WaitRecalls => {
-                self.waited.fetch_add(1, SeqCst);
-                while self.recalls.lock().unwrap().is_empty() {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                MgrReply::Recalls(std::mem::take(&mut *self.recalls.lock().unwrap()))
-            }
-            MgrRequest::WaitMap { .. } => std::future::pending().await,
-            MgrRequest::Reserve { bytes, .. } => MgrReply::Reserved { bytes },
-            MgrRequest::Mutate { change: Change::Link { ino, .. }, .. } => {
-                let links = self.names.fetch_add(1, SeqCst);
-                let attr = self.file(ino);
-                if links == 0 {
-                    self.first_link.acquire().await.unwrap().forget();
-                }
-                MgrReply::Attr(attr)
-            }
-            MgrRequest::Mutate { change, .. } => self.change(&change),
-            MgrRequest::MutateMany { changes } => {
-                MgrReply::Many(changes.iter().map(|(_, change)| Ok(self.change(change))).collect())
-            }
-            MgrRequest::Release { .. } => {
-                self.told.lock().unwrap().push("that the token is given up");
-                MgrReply::Done
-            }
-            _ => MgrReply::Done,
-        }
     }
 
     /// Its attributes now.
@@ -176,14 +112,6 @@ impl Manager {
     }
 }
 
-pub(crate) fn map() -> ClusterMap {
-    let (pdisk, pool) = (PdiskId(1), PoolId(1));
-    let disk = PdiskEntry { id: pdisk, nodes: vec![NodeId(1)], ..PdiskEntry::default() };
-    let (code, block_size) = ("1way".into(), 1 << 20);
-    let pool = PoolEntry { id: pool, code, width: 1, block_size, table: vec![pdisk], ..PoolEntry::default() };
-    ClusterMap { pdisks: vec![disk], pools: vec![pool], ..ClusterMap::default() }
-}
-
 fn file() -> Box<Attr> {
     let (pool, block_size, nlink) = (PoolId(1), 1 << 20, 1);
     Box::new(Attr {
@@ -198,26 +126,58 @@ fn file() -> Box<Attr> {
     })
 }
 
-struct Link(Arc<Manager>);
-
-impl ManagerLink for Link {
-    fn call(
-        &self,
-        _: SessionId,
-        _: Epoch,
-        request: MgrRequest,
-        _: Instant,
-    ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
-        let manager = self.0.clone();
-        Box::pin(async move { Ok(manager.answer(request).await) })
+impl SmallManager for Manager {
+    fn recalls(&self) -> &Recalls {
+        &self.recalls
     }
-}
 
-pub(crate) struct NoServers;
-
-impl NsdTransport for NoServers {
-    fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>> {
-        panic!("{:?}", call.request)
+    async fn answer(&self, request: MgrRequest) -> MgrReply {
+        match request {
+            MgrRequest::GetAttr { ino: INO } | MgrRequest::Acquire { ino: INO, .. }
+                if self.created.load(SeqCst) > 0 =>
+            {
+                MgrReply::Error(MgrError::Errno(libc::ENOENT))
+            }
+            MgrRequest::GetAttr { .. } if self.out_of_reach.load(SeqCst) => {
+                MgrReply::Error(MgrError::Errno(libc::EACCES))
+            }
+            MgrRequest::GetAttr { ino } => {
+                if self.recalls_other.swap(false, SeqCst) {
+                    self.recall(Recall::Token(Token::new(OTHER, TokenMode::Open, SERIAL)));
+                    until("the other one is given up", || !self.told().is_empty()).await;
+                }
+                MgrReply::Attr(self.file(ino))
+            }
+            MgrRequest::Lookup { name, .. } if name == b"other" => MgrReply::Attr(self.file(OTHER)),
+            MgrRequest::Lookup { .. } => MgrReply::Attr(file()),
+            MgrRequest::Acquire { ino, .. } => {
+                let token = Token { ino, ..self.token.clone() };
+                MgrReply::Token { token, resolve: false, attr: Some(self.file(ino)), empty: false }
+            }
+            MgrRequest::ReadInline { .. } => {
+                self.asked.store(true, SeqCst);
+                self.content.acquire().await.unwrap().forget();
+                MgrReply::Bytes(vec![1; file().size as usize])
+            }
+            MgrRequest::Reserve { bytes, .. } => MgrReply::Reserved { bytes },
+            MgrRequest::Mutate { change: Change::Link { ino, .. }, .. } => {
+                let links = self.names.fetch_add(1, SeqCst);
+                let attr = self.file(ino);
+                if links == 0 {
+                    self.first_link.acquire().await.unwrap().forget();
+                }
+                MgrReply::Attr(attr)
+            }
+            MgrRequest::Mutate { change, .. } => self.change(&change),
+            MgrRequest::MutateMany { changes } => {
+                MgrReply::Many(changes.iter().map(|(_, change)| Ok(self.change(change))).collect())
+            }
+            MgrRequest::Release { .. } => {
+                self.told.lock().unwrap().push("that the token is given up");
+                MgrReply::Done
+            }
+            _ => MgrReply::Done,
+        }
     }
 }
 
@@ -254,9 +214,9 @@ async fn a_file_out_of_reach_keeps_nobody_from_hearing_what_the_manager_wants() 
     let client = manager.mount().await;
     let handle = client.open(INO, OpenFlags { write: false, ..RW }).await.unwrap();
     manager.out_of_reach.store(true, SeqCst);
-    until("it listens", || manager.waited.load(SeqCst) == 1).await;
+    until("it listens", || manager.recalls.asked() == 1).await;
     manager.recall(Recall::Whole(Grant(3)));
-    until("it listens again", || manager.waited.load(SeqCst) == 2).await;
+    until("it listens again", || manager.recalls.asked() == 2).await;
     assert_eq!(client.read(handle, 0, 100).await.map(drop), Err(Errno(libc::EACCES)));
 }
 
