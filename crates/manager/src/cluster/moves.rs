@@ -130,7 +130,13 @@ impl Cluster {
             Err(reason) => {
                 step.notes.push(format!("pool {}: cannot be laid out anew: {reason}", pool.name));
                 moving.hindered = reason;
-                pool.table.clone()
+                // What is under way to those that stay goes on. It is switched when it is there, and is to stay then: by the
+                // table as it was it would have to go back.
+                let mut target = pool.table.clone();
+                for m in pool.moves.iter().filter(|m| keep.contains(&m.to)) {
+                    target[slot(pool, m.group, m.strip)] = m.to;
+                }
+                target
             }
         };
         let strips = pool.table.iter().zip(&target).filter(|(a, b)| a != b).count();
@@ -361,8 +367,10 @@ impl Cluster {
                     blocked.push(i); // until that one has moved on
                     continue;
                 }
+                // What `to_take_back` would take back at once is not begun, whatever the plan says.
                 let free = |id: &PdiskId, under_way: &[StripMove]| {
                     counts(id)
+                        && keep.contains(id)
                         && to.get(id).copied().unwrap_or(0) < FILLS_MAX
                         && !under_way.iter().any(|m| m.to == *id)
                         && self.has_room(*id, ROOM_SHIFT)

@@ -404,6 +404,33 @@ fn moves_that_do_not_get_on_give_way_to_others() {
     assert_eq!(left(&stage), 0);
 }
 
+/// What is under way when pdisks become too few goes on, and is where it is then: nothing is begun towards what is leaving,
+/// only to be taken back at once, without end.
+#[test]
+fn with_too_few_pdisks_left_moves_end() {
+    let mut stage = stage();
+    for leaving in 1..=4 {
+        assert_eq!(wish(&mut stage, leaving, PdiskWish::Drain), MgrReply::Done);
+        assert!(!entry(&stage).moves.is_empty());
+    }
+    assert!(!stage.cluster.report_moves(stage.now)[0].hindered.is_empty(), "two pdisks are too few for 2+1p");
+    let under_way = entry(&stage).moves.clone();
+    assert!(under_way.iter().all(|m| m.to.0 > 4));
+    fill(&mut stage, |_| true);
+    for m in &under_way {
+        assert_eq!(entry(&stage).table[3 * m.group.0 as usize + usize::from(m.strip.0)], m.to);
+    }
+    let epoch = stage.cluster.map().epoch;
+    stage.pass_without(&[], 5);
+    assert_eq!(entry(&stage).moves, []);
+    assert_eq!(stage.cluster.report_moves(stage.now)[0].left, 0);
+    assert_eq!(stage.cluster.map().epoch, epoch, "the map changes, and nothing moves");
+
+    assert_eq!(wish(&mut stage, 4, PdiskWish::Keep), MgrReply::Done);
+    assert!(finish(&mut stage) > 0);
+    assert!(entry(&stage).table.iter().all(|id| id.0 > 3));
+}
+
 /// Every way a group of three can be laid out anew over six pdisks, with every set of the old ones lost.
 #[test]
 fn a_lost_strip_goes_where_nothing_has_to_make_room_first() {
