@@ -102,6 +102,11 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     fs::write(place.dir.path().join("plan.toml"), named).unwrap();
     assert!(run(&[]).contains("/dev/nothing-there"));
     assert!(refused(&["lab", "run", "no-such-plan"]).contains("no-such-plan"));
+    // What has no end is not read into memory: as a hole of 64 GiB it would be the machine's.
+    let endless = place.path("endless.toml");
+    fs::File::create(&endless).unwrap().set_len(64 << 30).unwrap();
+    assert!(refused(&["lab", "run", &endless, "--out", &out]).contains("more than 1m"));
+    fs::remove_file(&endless).unwrap();
     assert!(refused(&["lab", "plan", "no-such-plan"]).contains("device-scaling"));
     assert_eq!(place.entries(), before);
     // A missing engine is named with its package.

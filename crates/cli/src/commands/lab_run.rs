@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::IsTerminal,
+    io::{IsTerminal, Read},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, bail};
-use base::tunables::Mark;
+use anyhow::{Context, Result, bail, ensure};
+use base::{ByteSize, tunables::Mark};
 use lab::{
     agent::{Agent, Offer},
     builtin,
@@ -64,13 +64,19 @@ pub fn plan(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// A plan has some hundred lines. What has no end, such as a device, is not read into memory as a whole.
+const PLAN_MAX: u64 = 1 << 20;
+
 fn load(name: &str, short: bool) -> Result<Plan> {
     if let Some(text) = builtin::text(name) {
         return Ok(Plan::parse(name, text, short)?);
     }
-    let text = fs::read_to_string(name).with_context(|| {
+    let mut text = String::new();
+    let read = fs::File::open(name).and_then(|file| file.take(PLAN_MAX + 1).read_to_string(&mut text));
+    let read = read.with_context(|| {
         format!("{name:?} is neither a built-in plan (`ropewalk lab list`) nor a file that can be read")
     })?;
+    ensure!(read as u64 <= PLAN_MAX, "{name:?} is no plan: it has more than {}", ByteSize(PLAN_MAX));
     match Path::new(name).extension().is_some_and(|ending| ending == "fio") {
         true => Ok(Plan::of_fio(name, &text, short)?),
         false => Ok(Plan::parse(name, &text, short)?),
