@@ -16,6 +16,7 @@ mod terminal;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use args::{Cli, Command};
 use clap::Parser;
 
@@ -34,7 +35,13 @@ fn main() -> ExitCode {
             "ROPEWALK_TEST_VERSIONS is {newest}: not PROTOCOL,LEVEL"
         );
     }
-    let ended = match commands::run(&cli.command) {
+    let ended = commands::run(&cli.command);
+    let printed = output::finish().context("write to standard output");
+    let unsaid = printed.as_ref().err().filter(|_| ended.is_err()); // of two errors the command's own comes last
+    if let Some(error) = unsaid {
+        output::error(error);
+    }
+    let ended = match ended.and(printed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<commands::Status>() => {
             ExitCode::from(error.downcast_ref::<commands::Status>().map_or(1, |status| status.0))

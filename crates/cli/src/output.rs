@@ -1,6 +1,10 @@
 //! What commands print: tables for people, JSON for scripts. The only module that writes to stdout.
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::{self, ErrorKind, Write},
+    sync::Mutex,
+    time::Duration,
+};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -66,17 +70,35 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line. Whoever reads may stop reading (`| head -1`): what was asked is done all the same.
+/// Why stdout took no more, once it did not. Nothing is written to it after that: a file with a gap in it would pass for whole.
+static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Prints a line. Whoever reads may stop reading (`| head -1`): what was asked is done all the same. Any other refusal, such as that
+/// of a full disk, is what [`finish`] returns.
 pub fn line(text: impl AsRef<str>) {
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
+    let mut refused = REFUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if refused.is_none() {
+        *refused = writeln!(io::stdout().lock(), "{}", text.as_ref()).err();
+    }
+}
+
+/// What is still to be written to stdout is written.
+///
+/// # Errors
+/// Not all that was printed is where it was to go, and nobody has just stopped reading.
+pub fn finish() -> io::Result<()> {
+    let Ok(mut refused) = REFUSED.try_lock() else { return Ok(()) }; // a thread still waits for a reader: nobody waits for that
+    not_a_reader(refused.take().map_or_else(|| io::stdout().lock().flush(), Err))
 }
 
 /// Writes bytes as they are; who reads may stop reading.
-pub fn bytes(bytes: &[u8]) -> std::io::Result<()> {
-    match std::io::stdout().lock().write_all(bytes) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
+pub fn bytes(bytes: &[u8]) -> io::Result<()> {
+    not_a_reader(io::stdout().lock().write_all(bytes))
+}
+
+/// Whoever reads may stop reading.
+pub fn not_a_reader(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
 /// A bar for work with a known end; shown only on a terminal.

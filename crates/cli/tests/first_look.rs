@@ -203,6 +203,26 @@ fn interrupted(args: &[&str], out: &Path, at: impl Fn() -> bool) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// What a script keeps in a file is all there when the command says that it has succeeded.
+#[test]
+fn a_full_disk_below_stdout_is_no_success() {
+    let into = |args: &[&str], out: Stdio| {
+        Command::new(ROPEWALK).args(args).stdout(out).stderr(Stdio::piped()).output().unwrap()
+    };
+    for args in [&["lab", "list"][..], &["config", "explain", "pagepool"], &["lab", "plan", "soak"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let told = into(args, full.into());
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(told.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("standard output") && said.contains("No space left"), "{args:?}: {said}");
+        // Whoever reads may stop reading.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let told = into(args, writer.into());
+        assert!(told.status.success() && told.stderr.is_empty(), "{args:?}: {told:?}");
+    }
+}
+
 #[test]
 fn ctrl_c_leaves_nothing_half_made() {
     let code = ["--nodes", "1", "--pdisks", "3", "--code", "2+1p", "--pdisk-size", "64m"];

@@ -50,9 +50,5 @@ pub fn dump(args: &PdiskDir) -> Result<()> {
             };
         }
     })?;
-    match written.and_then(|()| out.flush()) {
-        // Whoever read it has seen enough.
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("write to standard output"),
-    }
+    output::not_a_reader(written.and_then(|()| out.flush())).context("write to standard output")
 }
