@@ -162,6 +162,7 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     until("h4 serves", || well(first));
     go_on();
     let said = first.ok(&FINISH);
+    assert_eq!(behind(first), None, "it says that the former authority is believed no more, and it is");
     assert!(!said.contains("shut out"), "{said}");
     until("it is told", || first.ok(&["events"]).contains("believed no more"));
     go_on();

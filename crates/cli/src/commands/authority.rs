@@ -323,12 +323,22 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         }
         Ok(late.into_iter().map(|(_, name)| name).chain(managers).collect::<Vec<_>>())
     })?;
-    ClusterDir::exchange_secrets(&dir.path, |secret, former| {
-        if former != begun {
-            bail!("this exchange was finished meanwhile, and another one begun; nothing has changed");
+    ClusterDir::exchange_secrets(&dir.path, |secret, former| match former {
+        None => bail!("this exchange was finished meanwhile, by another command"),
+        other if other != begun => {
+            bail!("this exchange was finished meanwhile, and another one begun; nothing has changed")
         }
-        Ok((secret, None))
+        _ => Ok((secret, None)),
     })?;
+    // It is so when the manager has looked.
+    let dir = ClusterDir::open(&dir.path)?;
+    let heard =
+        link::run(async { until(&dir, &Link::new(&dir)?, |stand| stand.report.believed.len() == 1).await });
+    let stand =
+        heard.context("the exchange is finished, and the manager hears of that by itself once it answers")?;
+    if stand.report.believed.len() > 1 {
+        bail!("the exchange is finished, and the manager has not heard of that yet; look at its log");
+    }
     output::line("the former authority is believed no more: what it has signed is worth nothing");
     if !out.is_empty() {
         output::line(format!(
