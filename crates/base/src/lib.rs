@@ -1,5 +1,6 @@
 //! Units, ids, buffers, tunables, statistics and time: what every part shares. No I/O.
 
+pub mod beat;
 pub mod buf;
 mod cipher;
 pub mod errno;
