@@ -191,6 +191,17 @@ impl Table {
         !self.calls.is_empty()
     }
 
+    /// Whether all that is unanswered are small requests on their connections: nothing is measured by them.
+    pub(crate) fn is_light(&self) -> bool {
+        self.bulk_requests() == 0 && self.calls.iter().all(|(_, call)| call.conn.is_some())
+    }
+
+    /// When the first of the requests on `conn` began that are unanswered and began after `after`.
+    pub(crate) fn first_since(&self, conn: u64, after: Instant) -> Option<Instant> {
+        let of = self.calls.iter().filter(|(_, call)| call.conn == Some(conn));
+        of.map(|(_, call)| call.since).filter(|since| *since > after).min()
+    }
+
     /// (Requests unanswered now, whether there were some all the time since this was last asked.)
     pub(crate) fn look_at(&mut self, conn: u64) -> (u32, bool) {
         let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) else { return (0, false) };

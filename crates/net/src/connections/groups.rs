@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{MemberId, NodeId};
+use base::{MemberId, NodeId, beat};
 use bytes::Bytes;
 use tokio::{sync::Notify, task::AbortHandle};
 
@@ -148,7 +148,7 @@ impl Groups {
 /// Forgets accepted groups whose peers have gone for good.
 pub(crate) async fn janitor(groups: Weak<Groups>) {
     loop {
-        tokio::time::sleep(JANITOR_INTERVAL).await;
+        tokio::time::sleep_until(beat::by(Instant::now(), JANITOR_INTERVAL).into()).await;
         let Some(groups) = groups.upgrade() else { return };
         if groups.is_shut() {
             return;

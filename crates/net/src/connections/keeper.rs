@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::beat;
 use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
         group::Group,
         place,
         plan::{Have, Plan, Step},
-        watch::{Advice, Seen, TICK, Watch},
+        watch::{Advice, QUIET, Seen, TICK, Watch},
     },
     error::CloseReason,
     links::{
@@ -66,14 +67,20 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
         let now = Instant::now();
         let busy = group.lock().table.is_busy();
         let used = busy || group.idle() <= USED_WITHIN;
-        let mut wait = if busy || used && group.is_changing() { TICK } else { SLEEP };
+        let light = group.lock().table.is_light();
+        let mut until = match (busy, used && group.is_changing()) {
+            // Questions that are long in coming, most of all: each client of the manager has one. Looks at the common times.
+            (true, false) if light && sight.watch.is_well() => beat::by(now, QUIET),
+            (false, false) => beat::by(now, SLEEP),
+            _ => now + TICK,
+        };
         if busy || group.is_changing() {
             group.keeper_sleeps.store(false, Ordering::SeqCst);
         }
         if group.dials() && (used || group.has_left_a_rail()) {
             steps(&services, &group, now);
             if let Some(next) = group.lock_plan().next(now).filter(|_| used) {
-                wait = wait.min(next.saturating_duration_since(now).max(Duration::from_millis(1)));
+                until = until.min(next.max(now + Duration::from_millis(1)));
             }
         }
         if !group.dials() {
@@ -83,10 +90,17 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
         if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
             looked = now;
             look(&group, &mut sight, now);
+            if !sight.watch.is_well() {
+                until = until.min(now + TICK);
+            }
         }
         close_drained(&group);
         // Safe to cancel: it only waits, and `notify_one` keeps a permit.
-        let _ = tokio::time::timeout(wait, woken).await;
+        if tokio::time::timeout_at(until.into(), woken).await.is_err() {
+            // What is sent at this common time is sent before it is looked: it asks for a sign of life by itself.
+            drop(group);
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -231,7 +245,8 @@ fn verify(group: &Group, sight: &mut Sight, conns: &[Arc<Conn>], seen: &[Seen], 
 
 fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     let conns = group.lock().conns.clone();
-    let seen: Vec<Seen> = conns.iter().map(|c| seen(group, c)).collect();
+    let after = sight.watch.long_before(now);
+    let seen: Vec<Seen> = conns.iter().map(|c| seen(group, c, after)).collect();
     let find = |id| conns.iter().find(|c| c.id == id);
     verify(group, sight, &conns, &seen, now);
     let advice = sight.watch.look(now, &seen);
@@ -276,8 +291,12 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     }
 }
 
-fn seen(group: &Group, conn: &Conn) -> Seen {
-    let (requests, busy) = group.lock().table.look_at(conn.id);
+/// `after`: the last look, if it is long ago.
+fn seen(group: &Group, conn: &Conn, after: Option<Instant>) -> Seen {
+    let mut state = group.lock();
+    let (requests, busy) = state.table.look_at(conn.id);
+    let asked = after.and_then(|after| state.table.first_since(conn.id, after));
+    drop(state);
     let mut info = tcp_info(conn.socket.as_ref()).unwrap_or_default();
     let mut unacked = info.unacked > 0 || !conn.outbox.is_idle();
     if let Some(shared) = conn.socket.shared() {
@@ -294,5 +313,6 @@ fn seen(group: &Group, conn: &Conn) -> Seen {
         unacked,
         waited_for: requests > 0,
         busy,
+        asked,
     }
 }

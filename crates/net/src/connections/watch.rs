@@ -15,6 +15,10 @@ use std::{
 
 /// Time between looks at a busy group.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
+/// The same, at most, where all is well and only small requests are unanswered, such as questions whose answers may be long in coming.
+/// Each look asks the silent for a sign of life, and judges by when it asked: a dead path is found no later than by [`TICK`], where
+/// every second look asks.
+pub(crate) const QUIET: Duration = Duration::from_millis(512);
 /// After this without progress nothing new is given to a connection if there are others.
 const SUSPECT_AFTER: Duration = Duration::from_millis(250);
 /// After this it is given up if others get through.
@@ -49,6 +53,8 @@ pub(crate) struct Seen {
     pub waited_for: bool,
     /// Requests were unanswered all the time since the last look.
     pub busy: bool,
+    /// When the first of the requests began that are unanswered and were not at the last look; looked up if that is long ago.
+    pub asked: Option<Instant>,
 }
 
 /// What to do.
@@ -88,6 +94,8 @@ struct Health {
 pub(crate) struct Watch {
     conns: HashMap<u64, Health>,
     last: Option<Instant>,
+    /// The last look followed the one before soon enough to judge by both.
+    steady: bool,
     window_began: Option<Instant>,
     hold_off_until: Option<Instant>,
     window: Option<Window>,
@@ -102,12 +110,19 @@ pub(crate) struct Window {
     pub busy: bool,
 }
 
+/// Whether a look so long after the one before is one of those that are rare because all is quiet.
+fn is_sparse(elapsed: Duration) -> bool {
+    elapsed > TICK * 3 / 2
+}
+
 impl Watch {
     /// One look at all connections of a group.
     pub(crate) fn look(&mut self, now: Instant, seen: &[Seen]) -> Vec<Advice> {
         let elapsed = self.last.map(|t| now.saturating_duration_since(t));
-        self.last = Some(now);
+        let before = self.last.replace(now);
         let slept = elapsed.is_none_or(|e| e > 3 * TICK);
+        self.steady = !slept;
+        let sparse = !slept && elapsed.is_some_and(is_sparse);
         self.conns.retain(|id, _| seen.iter().any(|s| s.conn == *id));
         let mut advice = Vec::new();
         for s in seen {
@@ -120,7 +135,9 @@ impl Watch {
             if moved > 0 || !s.unacked || slept {
                 h.stalled = None;
             } else {
-                h.stalled.get_or_insert(now);
+                // Long ago nothing was unacknowledged: what is was sent after that, at the earliest what is known of.
+                let sent = [s.asked, h.pinged.filter(|t| Some(*t) >= before)].into_iter().flatten().min();
+                h.stalled.get_or_insert(sent.filter(|_| sparse).unwrap_or(now));
             }
             h.window_bytes += moved;
             h.window_busy &= s.busy;
@@ -130,7 +147,7 @@ impl Watch {
                 advice.push(Advice::Rate(s.conn, h.rate as u64));
             }
         }
-        self.paths(now, seen, &mut advice);
+        self.paths(now, sparse, seen, &mut advice);
         self.windows(now, slept, seen, &mut advice);
         advice
     }
@@ -140,7 +157,17 @@ impl Watch {
         self.window.take()
     }
 
-    fn paths(&mut self, now: Instant, seen: &[Seen], advice: &mut Vec<Advice>) {
+    /// Whether nothing is in doubt.
+    pub(crate) fn is_well(&self) -> bool {
+        self.steady && self.conns.values().all(|h| h.stalled.is_none() && !h.suspect)
+    }
+
+    /// The time of the last look, if the one at `now` follows it as looks do where all is quiet.
+    pub(crate) fn long_before(&self, now: Instant) -> Option<Instant> {
+        self.last.filter(|last| is_sparse(now.saturating_duration_since(*last)))
+    }
+
+    fn paths(&mut self, now: Instant, sparse: bool, seen: &[Seen], advice: &mut Vec<Advice>) {
         let since = |t: Option<Instant>| t.map(|t| now.saturating_duration_since(t));
         let any_stalled = self.conns.values().any(|h| h.stalled.is_some());
         let live: Vec<u64> = (self.conns.iter())
@@ -163,7 +190,8 @@ impl Watch {
             if stalled >= STUCK_AFTER && live.is_empty() {
                 advice.push(Advice::Stuck(s.conn));
             }
-            let silent = since(h.progress).is_none_or(|t| t >= TICK);
+            // How long ago it was that something came is not known where looks are rare; an unanswered question asks by itself.
+            let silent = if sparse { s.asked.is_none() } else { since(h.progress).is_none_or(|t| t >= TICK) };
             let asked = since(h.pinged).is_some_and(|t| t < PING_EVERY);
             if silent && !s.unacked && !asked && (s.waited_for || any_stalled) {
                 h.pinged = Some(now);
@@ -288,6 +316,64 @@ mod tests {
             }
         }
         assert!((1..=7).contains(&found));
+    }
+
+    /// When what is asked for is said, looked at as rarely as where all is quiet, after a cut that comes as soon as a look's sign of life was answered:
+    /// by TICK it is `limit` at most.
+    fn found(conns: u64, lively: bool, limit: Duration, said: impl Fn(&Advice) -> bool) {
+        for first in [448, 512] {
+            let mut b = Bench::new(conns);
+            let steps = [first, 960 - first].map(Duration::from_millis);
+            let mut steps = steps.into_iter().cycle();
+            // Answers to what was asked at the last look, by the connections that get through.
+            let (mut pings, mut cut_at) = (vec![], b.now);
+            for look in 0.. {
+                let quiet = b.watch.is_well() && look > 0;
+                b.now += if quiet { steps.next().unwrap() } else { TICK };
+                for s in &mut b.seen {
+                    let through = look < 9 || lively && s.conn == 1;
+                    s.received += if through && pings.contains(&s.conn) { 128 } else { 0 };
+                    (s.waited_for, s.unacked) = (true, !through && (s.unacked || pings.contains(&s.conn)));
+                }
+                let advice = b.watch.look(b.now, &b.seen);
+                pings = advice
+                    .iter()
+                    .filter_map(|a| if let Advice::Ping(c) = a { Some(*c) } else { None })
+                    .collect();
+                if look == 7 {
+                    assert!(b.watch.is_well() && pings.len() == conns as usize, "{pings:?}");
+                    cut_at = b.now;
+                }
+                if look > 7 && advice.iter().any(&said) {
+                    break;
+                }
+                assert!(
+                    !advice.iter().any(|a| matches!(a, Advice::Suspect(_, true) | Advice::Stuck(_)))
+                        || look > 8
+                );
+                assert!(b.now - cut_at < 20 * TICK);
+            }
+            assert!(b.now - cut_at <= limit, "after {:?}", b.now - cut_at);
+        }
+    }
+
+    #[test]
+    fn rare_looks_find_a_cut_as_soon_as_frequent_ones() {
+        found(1, false, 5 * TICK, |a| matches!(a, Advice::Stuck(1)));
+        found(2, true, 6 * TICK, |a| matches!(a, Advice::PathDead(2, _)));
+    }
+
+    #[test]
+    fn an_unanswered_question_asks_for_a_sign_of_life_by_itself() {
+        let mut b = Bench::new(1);
+        b.now += QUIET;
+        (b.seen[0].waited_for, b.seen[0].asked) = (true, Some(b.now));
+        assert_eq!(b.watch.look(b.now, &b.seen), []);
+        // What was asked since then is unacknowledged: nothing gets through since it was.
+        b.seen[0].asked = Some(b.now + QUIET / 8);
+        b.seen[0].unacked = true;
+        b.now += QUIET;
+        assert!(b.watch.look(b.now, &b.seen).contains(&Advice::Suspect(1, true)));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use base::beat;
 use wire::frame::FrameKind;
 
 use crate::{
@@ -20,9 +21,10 @@ const UNREAD_TIMEOUTS: u64 = 3;
 
 /// Sends what could not be sent at once; probes an idle peer; closes a silent one.
 pub(crate) async fn run(conn: Arc<Conn>) {
-    let config = &conn.core.config;
-    let mut tick = tokio::time::interval(config.heartbeat_interval);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // With those of the other connections, and whatever else this process does now and then.
+    let next = || beat::by(Instant::now(), conn.core.config.heartbeat_interval).into();
+    let tick = tokio::time::sleep_until(next());
+    tokio::pin!(tick);
     let mut blocked = false;
     let mut watch = Watch::new(&conn);
     loop {
@@ -30,7 +32,10 @@ pub(crate) async fn run(conn: Arc<Conn>) {
         tokio::select! {
             biased;
             () = conn.closing.notified() => return,
-            _ = tick.tick() => watch.tick(&conn),
+            () = &mut tick => {
+                watch.tick(&conn);
+                tick.as_mut().reset(next());
+            }
             result = conn.socket.writable(), if blocked => {
                 if let Err(e) = result {
                     conn.close(e.into());
