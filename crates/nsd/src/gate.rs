@@ -13,7 +13,7 @@ use std::{
 };
 
 use base::{
-    Epoch, FsId, PdiskId, SessionId,
+    Epoch, FsId, PdiskId, SessionId, beat,
     fence::{Passes, Permit},
     presence::{Presence, boot_time},
 };
@@ -26,7 +26,7 @@ use wire::{
 };
 
 /// How often it is looked how long requests have been under way.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(512);
 /// What is under way mostly ends within this time: then one message tells the manager all.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -144,7 +144,7 @@ impl Gate {
             let more = tokio::select! {
                 more = views.changed() => more,
                 more = in_force.changed() => more,
-                () = tokio::time::sleep(LOOK) => Ok(()),
+                () = tokio::time::sleep_until(beat::by(Instant::now(), LOOK).into()) => Ok(()),
             };
             if more.is_err() {
                 return;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use base::{
-    GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+    GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version, beat,
     stats::{self, Counter},
 };
 use serde::Serialize;
@@ -246,7 +246,7 @@ impl Scrub {
         let mut began = Instant::now();
         let mut at = 0;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep_until(beat::by(Instant::now(), LOOK).into()).await;
             let Some(interval) = self.pace.scrub_interval() else {
                 (began, at) = (Instant::now(), 0);
                 continue;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use base::{OpClass, PdiskId, StripId, Version};
@@ -14,9 +14,6 @@ use wire::{
 
 use crate::{ClusterView, shared::Shared};
 
-/// How long it rests where nothing is to be adopted, before it looks whether it is needed still.
-const REST: Duration = Duration::from_secs(1);
-
 /// Runs until the last [`StripeIo`](crate::StripeIo) is gone.
 pub(crate) fn spawn(shared: Weak<Shared>) {
     tokio::spawn(async move {
@@ -25,7 +22,7 @@ pub(crate) fn spawn(shared: Weak<Shared>) {
             if strong.adoption.len() == 0 {
                 let some = strong.adoption.some();
                 drop(strong);
-                let _ = tokio::time::timeout(REST, some.notified()).await;
+                some.notified().await;
                 continue;
             }
             let interval = strong.adoption.interval;

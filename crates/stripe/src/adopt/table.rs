@@ -87,6 +87,13 @@ pub struct Abandoned {
     pub under_way: Vec<(PdiskId, Instant)>,
 }
 
+impl Drop for Adoption {
+    fn drop(&mut self) {
+        // Who waits for work of it has none any more.
+        self.some.notify_one();
+    }
+}
+
 impl Adoption {
     pub fn new(config: &IoConfig) -> Adoption {
         Adoption {
@@ -198,7 +205,7 @@ impl Adoption {
         self.wanted.notify_one();
     }
 
-    /// Told when something waits where nothing did.
+    /// Told when something waits where nothing did, and at the end.
     pub fn some(&self) -> Arc<Notify> {
         Arc::clone(&self.some)
     }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, PdiskId, SessionId, presence::boot_time};
+use base::{Epoch, PdiskId, SessionId, beat, presence::boot_time};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -320,7 +320,8 @@ impl Inner {
         loop {
             let pause = (*self.renew_interval.lock()).min(self.lease().time / 4);
             // Safe to cancel: what was wished meanwhile is kept.
-            let _ = tokio::time::timeout(pause, self.renew.notified()).await;
+            let next = beat::by(Instant::now(), pause);
+            let _ = tokio::time::timeout_at(next.into(), self.renew.notified()).await;
             match self.renew().await {
                 Ok(()) => {}
                 Err(LinkError::Refused(MgrError::NoSession)) if self.leaving.load(Ordering::Relaxed) => {
