@@ -17,7 +17,7 @@ use std::{
 
 use base::{FsId, InodeNo};
 use crc_fast::{CrcAlgorithm, checksum};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     keys::EntryRecord,
@@ -46,6 +46,8 @@ struct LastNames {
 }
 
 static LAST: LazyLock<Mutex<LastNames>> = LazyLock::new(Mutex::default);
+/// Something is to be written where nothing was.
+static SOME: Condvar = Condvar::new();
 
 impl LastNames {
     fn note(&mut self, of: Inode, dir: InodeNo, name: &[u8]) {
@@ -98,6 +100,9 @@ pub(crate) fn note(fs: FsId, ino: InodeNo, dir: InodeNo, name: &[u8]) {
     let mut last = LAST.lock();
     last.note((fs, ino), dir, name);
     if let Some(waiting) = last.waiting.as_mut().filter(|waiting| waiting.len() < WAITING_MAX) {
+        if waiting.is_empty() {
+            SOME.notify_all();
+        }
         encode(waiting, (fs, ino), dir, name);
     }
 }
@@ -150,11 +155,14 @@ pub fn keep(place: &Path) {
 
 fn run(place: &Path) {
     loop {
+        let mut last = LAST.lock();
+        while last.waiting.as_ref().is_none_or(Vec::is_empty) {
+            SOME.wait(&mut last);
+        }
+        drop(last);
+        // More may come, and is written with it.
         std::thread::sleep(EVERY);
         let waiting = LAST.lock().waiting.as_mut().map(std::mem::take).unwrap_or_default();
-        if waiting.is_empty() {
-            continue;
-        }
         if let Err(error) = append(place, &waiting) {
             tracing::warn!("names of removed files do not outlive this process any more: {error}");
             LAST.lock().waiting = None;

@@ -10,10 +10,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use base::{PdiskId, PoolId};
+use base::{PdiskId, PoolId, beat};
 use wire::{map::ClusterMap, nsd::BATCH_MAX, strip::DeleteStrips};
 
 use crate::{
@@ -114,7 +114,8 @@ pub(crate) async fn run(inner: Arc<Inner>, deleter: impl Deleter) {
             _ if pass.is_under_way() => tokio::task::yield_now().await,
             Ok(0) => {
                 // Safe to cancel: a notification that is missed is made up for by the pause's end.
-                let _ = tokio::time::timeout(PAUSE, inner.deletes.notified()).await;
+                let next = beat::by(Instant::now(), PAUSE);
+                let _ = tokio::time::timeout_at(next.into(), inner.deletes.notified()).await;
             }
             Ok(_) => tokio::time::sleep(GATHER).await,
             Err(_) => tokio::time::sleep(PAUSE).await,

@@ -46,6 +46,7 @@ mod pools;
 #[cfg(test)]
 mod pools_tests;
 mod report;
+mod rest;
 mod room;
 mod servers;
 mod space;
@@ -74,7 +75,11 @@ pub use self::{
     step::{HolderList, Step, StoreOp},
     stored::{VOTERS, given_nodes, last_removed_fs, last_told_pdisk, load_map, map_record},
 };
-pub(crate) use self::{code::needed, longest_lease::LEASE_MAX};
+pub(crate) use self::{
+    code::needed,
+    longest_lease::LEASE_MAX,
+    rest::{Kind, Rest},
+};
 pub use crate::ticket::Ticket;
 
 /// How long a lease lasts unless configured.

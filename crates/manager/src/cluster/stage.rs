@@ -13,7 +13,7 @@ use wire::{
     token::{Need, Recall, Token},
 };
 
-use super::{Ask, Cluster, Event, Question, Step, StoreOp, Ticket};
+use super::{Ask, Cluster, Event, Kind, Question, Rest, Step, StoreOp, Ticket};
 use crate::{
     keys,
     store::{self, Changes, Snapshot, seal_record},
@@ -34,6 +34,9 @@ pub(super) struct Stage {
     pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
     pub collected: u32,
+    rest: Rest,
+    /// Until then a look at the clock brings nothing.
+    pub rests_until: Duration,
     /// What whoever asks runs.
     pub build: Option<wire::version::Build>,
 }
@@ -115,6 +118,8 @@ impl Stage {
             replies: BTreeMap::new(),
             servers: BTreeMap::new(),
             collected: 0,
+            rest: Rest::default(),
+            rests_until: Duration::ZERO,
         };
         stage.begin_life();
         stage
@@ -136,7 +141,15 @@ impl Stage {
     }
 
     pub fn tell(&mut self, event: Event) {
+        let kind = Kind::of(&event);
         let step = self.cluster.handle(event, self.now);
+        let calm = step.is_nothing_new();
+        if kind == Kind::Tick && self.now < self.rests_until {
+            // It is shown the clock half a second late at most; a third of a lease is time enough for all stories.
+            assert!(calm && step.replies.is_empty(), "it rested until {:?}: {step:?}", self.now);
+        }
+        let until = self.rest.after(kind, calm, &self.cluster, self.now);
+        self.rests_until = until.map_or(self.now, |until| until.min(self.now + LEASE / 3));
         self.take(step);
     }
 

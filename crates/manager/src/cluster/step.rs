@@ -53,6 +53,18 @@ pub struct Step {
 }
 
 impl Step {
+    /// Whether nothing follows but answers.
+    pub(crate) fn is_nothing_new(&self) -> bool {
+        self.store.is_empty()
+            && self.map.is_none()
+            && self.client_map.is_none()
+            && self.holders.is_empty()
+            && self.unclear.is_empty()
+            && self.left.is_empty()
+            && self.notes.is_empty()
+            && !self.collect
+    }
+
     pub(super) fn put<T: Record>(&mut self, key: Vec<u8>, record: &T) {
         let value = seal_record(&key, record);
         self.store.push(StoreOp::Put(key, value));

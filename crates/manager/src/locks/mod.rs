@@ -11,6 +11,7 @@
 //! is not left waiting in a circle.
 
 mod check;
+mod rest;
 #[cfg(test)]
 mod tests;
 

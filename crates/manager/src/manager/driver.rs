@@ -1,12 +1,10 @@
 //! The task that owns the cluster's state machine: it stores what the machine wants stored, publishes the map, answers,
 //! and only then takes the next event.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use tokio::{
-    sync::{mpsc, watch},
-    time::MissedTickBehavior,
-};
+use base::beat;
+use tokio::sync::{mpsc, watch};
 use wire::{
     map::ClusterMap,
     mgr::{MgrError, MgrReply},
@@ -14,10 +12,10 @@ use wire::{
 
 use super::{
     TICK,
-    shared::{Asker, Inner, Message},
+    shared::{Asker, Inner, Message, REST},
 };
 use crate::{
-    cluster::{Cluster, Event, Step, StoreOp, Ticket},
+    cluster::{Cluster, Event, Kind, Rest, Step, StoreOp, Ticket},
     format, namespace,
 };
 
@@ -35,8 +33,9 @@ pub(super) async fn run(
     inner: Arc<Inner>,
 ) {
     let mut waiting: HashMap<Ticket, Asker> = HashMap::new();
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let tick = tokio::time::sleep_until(Instant::now().into());
+    tokio::pin!(tick);
+    let mut rest = Rest::default();
     inner.collect.notify_one();
     let broken = || inner.writer.fail("the cluster's state cannot be stored".into());
     if !take_step(cluster.begin_life(), &publish, &inner, &mut waiting).await {
@@ -47,20 +46,32 @@ pub(super) async fn run(
         // cannot keep a lease from running out.
         let ask = tokio::select! {
             biased;
-            _ = tick.tick() => Some(Message { event: Event::Tick, answer: None }),
+            () = &mut tick => Some(Message { event: Event::Tick, answer: None }),
             ask = queue.recv() => ask,
         };
         let Some(Message { event, answer }) = ask else { return };
         waiting.extend(answer);
         let look = inner.look();
+        let kind = Kind::of(&event);
+        let mut calm = look.away.is_none();
         for event in look.away.map(Event::Away).into_iter().chain([event]) {
             let step = cluster.handle(event, look.present);
+            calm &= step.is_nothing_new();
             if !take_step(step, &publish, &inner, &mut waiting).await {
                 // Nothing is served without it. Dropping the answers tells everyone who waits.
                 return broken();
             }
         }
         waiting.retain(|_, asker| !asker.answer.is_closed());
+        let due = rest.after(kind, calm, &cluster, look.present);
+        let now = Instant::now();
+        let next = due.map_or(now + TICK, |due| {
+            let left = due.saturating_sub(look.present);
+            if left < REST { now + left } else { beat::by(now, REST) }
+        });
+        if kind == Kind::Tick || next < tick.deadline().into_std() {
+            tick.as_mut().reset(next.into());
+        }
     }
 }
 

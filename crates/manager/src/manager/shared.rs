@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::{
-    InodeNo, SessionId,
+    InodeNo, SessionId, beat,
     presence::{Look, Presence, boot_time},
 };
 use parking_lot::Mutex;
@@ -45,13 +45,16 @@ const DUMP_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Lets go a dump that nobody asks for any more; runs until the manager ends.
 pub(super) async fn let_dump_go(inner: Arc<Inner>) {
     loop {
-        tokio::time::sleep(DUMP_IDLE_MAX / 4).await;
+        let next = beat::by(std::time::Instant::now(), DUMP_IDLE_MAX / 4);
+        tokio::time::sleep_until(next.into()).await;
         inner.dump.lock().take_if(|dump| dump.asked.elapsed() >= DUMP_IDLE_MAX);
     }
 }
 
 /// How often the cluster looks at the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// The same, at most, while nothing is about to happen: well below the time from which on it would count as away.
+pub(super) const REST: Duration = Duration::from_millis(512);
 /// Questions that wait are answered this long before their deadline.
 pub(crate) const ANSWER_BEFORE: Duration = Duration::from_millis(300);
 

@@ -1,7 +1,12 @@
 //! What a store has to see to beside its commits is done, and what an admin has to see to is told, once. A store that may lose its right to commit is asked, again and again, whether it still has it: one that nobody writes to would not
 //! find out.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base::beat;
 
 use super::shared::Inner;
 use crate::store::Store;
@@ -10,7 +15,7 @@ use crate::store::Store;
 pub(super) async fn run(inner: Arc<Inner>, every: Duration) {
     let mut told: Vec<&str> = Vec::new();
     loop {
-        tokio::time::sleep(every).await;
+        tokio::time::sleep_until(beat::by(Instant::now(), every).into()).await;
         // The store is let go before the lock, which a stop waits for.
         let (store, lock) = (inner.store.clone(), inner.scrubbing.clone().lock_owned().await);
         let step = move || {

@@ -91,6 +91,11 @@ impl Entry {
 }
 
 impl Member {
+    /// It is told nothing, and nothing of it ends.
+    fn is_content(&self) -> bool {
+        !self.ending && self.whole_again.is_none() && self.pass.is_none() && self.oldest_notice().is_none()
+    }
+
     /// Since when it has not obeyed, if it has not.
     pub fn oldest_notice(&self) -> Option<Duration> {
         let recalls = self.recalls.values().map(|notice| notice.since);
@@ -163,6 +168,16 @@ impl Tokens {
     /// Sessions that are to be fenced.
     pub fn ending(&self) -> Vec<SessionId> {
         self.members.iter().filter(|(_, m)| m.ending).map(|(&id, _)| id).collect()
+    }
+
+    /// Until when nothing comes of time alone: then a question ends that waits for news. None: something may at any moment.
+    pub fn rest_until(&self) -> Option<Duration> {
+        let rests = self.wanted.is_empty()
+            && !self.unresolved
+            && (self.ready() || self.members.len() == 1)
+            && self.members.values().all(Member::is_content);
+        let polls = self.members.values().filter_map(|member| member.poll.map(|(_, expires)| expires));
+        rests.then(|| polls.min().unwrap_or(Duration::MAX))
     }
 
     /// Sessions that have not obeyed since before `since`.
