@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use base::beat;
 use net::{Endpoint, Identity};
 use wire::mgr::{AuthorityReport, MgrReply, MgrRequest};
 
@@ -76,7 +77,7 @@ fn stamps(dir: &Path) -> Vec<Option<(u64, i64, i64)>> {
 impl Follower {
     async fn run(mut self) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep_until(beat::by(Instant::now(), LOOK).into()).await;
             match self.look().await {
                 Ok(()) => {}
                 Err(error) => {

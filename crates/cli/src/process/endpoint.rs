@@ -26,6 +26,7 @@ pub fn check_environment() -> Result<()> {
 /// A runtime for a process of the cluster.
 pub fn runtime() -> Result<tokio::runtime::Runtime> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    base::beat::begin();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime
         .worker_threads(threads(std::env::var(THREADS), cpus)?)

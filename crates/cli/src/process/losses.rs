@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
-use base::{GroupId, PoolId, StripeId};
+use base::{GroupId, PoolId, StripeId, beat};
 use manager::{Counted, LossRecord, Losses, Manager};
 
 use crate::{
@@ -30,7 +30,7 @@ const SURE: Duration = Duration::from_secs(600);
 pub async fn run(dir: &ClusterDir, manager: &Manager) -> Infallible {
     let (mut pause, mut since) = (LOOK, BTreeMap::new());
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep_until(beat::by(Instant::now(), pause).into()).await;
         pause = LOOK;
         let seen = match manager.losses() {
             Ok(seen) if !seen.is_empty() => seen,

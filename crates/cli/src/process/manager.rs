@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{Epoch, MemberId, SessionId};
+use base::{Epoch, MemberId, SessionId, beat};
 use manager::{
     Manager, Replicated,
     format::store_path,
@@ -190,7 +190,7 @@ async fn tell_authorities(manager: Manager, endpoint: Endpoint) {
         let exchanging = believed.len() > 1;
         let others = if exchanging { endpoint.of_other_authorities() } else { Vec::new() };
         manager.set_authorities(believed, others);
-        tokio::time::sleep(TELL).await;
+        tokio::time::sleep_until(beat::by(Instant::now(), TELL).into()).await;
     }
 }
 

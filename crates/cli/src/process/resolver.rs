@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use base::beat;
 use manager::Manager;
 use net::Endpoint;
 use wire::map::FsEntry;
@@ -33,7 +34,7 @@ pub async fn run(dir: &ClusterDir, manager: &Manager) -> Result<()> {
     admin::serve_admin(&endpoint, "client", NAME);
     let mut seen = Vec::new();
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep_until(beat::by(Instant::now(), LOOK).into()).await;
         let now = manager.unresolved().unwrap_or_default();
         for fs in now.iter().filter(|fs| seen.contains(*fs)) {
             if let Err(error) = resolve(dir, &endpoint, manager, fs).await {

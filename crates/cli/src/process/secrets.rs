@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::Epoch;
+use base::{Epoch, beat};
 use net::Endpoint;
 use trust::{Fingerprint, Visitor};
 use wire::{
@@ -39,7 +39,7 @@ pub fn tell(dir: &ClusterDir, endpoint: &Endpoint) {
     let mut teller = Teller { path: dir.path.clone(), link, told: HashMap::new(), said: HashMap::new() };
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep_until(beat::by(Instant::now(), LOOK).into()).await;
             if let Err(error) = teller.look().await {
                 tracing::debug!("the other managers are not told of the secrets: {error:#}");
             }

@@ -1,10 +1,13 @@
 //! The cluster's tunables: asked for here and nowhere else, once at the start and then every few seconds.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use base::{
-    CipherList,
+    CipherList, beat,
     tunables::{ConnCount, TransferMode, TransportMode, Tunables},
 };
 use net::{Endpoint, Transfer, Transport};
@@ -79,7 +82,7 @@ pub fn follow(endpoint: &Endpoint, dir: &ClusterDir, running: Arc<Running>) {
                 }
                 Err(error) => tracing::warn!("the tunables stay as they are: {error:#}"),
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep_until(beat::by(Instant::now(), EVERY).into()).await;
         }
     });
 }

@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 use super::ident;
 use crate::cluster_dir::access;
 
-/// How often it is tried to tell of the host, and asked how fast its links are.
+/// How often who tells of the host asks how fast its links are.
 const EVERY: Duration = Duration::from_secs(1);
+/// After this it is tried again where the lock cannot be waited for.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Interfaces of a host that are told apart.
 const INTERFACES_MAX: usize = 64;
 /// Sums that are remembered: those of a host, and two for each interface.
@@ -40,15 +42,17 @@ fn run(histories: &std::path::Path) {
     usage.own.lock().look();
     let brought: Weak<Usage> = Arc::downgrade(&usage);
     stats::bring_up_to_date(brought);
-    let mut held = None;
-    loop {
-        // Nothing of it but the lock is used.
-        held = held.or_else(|| claim(histories));
-        if held.is_some() {
-            // A card may take its time to say how fast it is: no second waits for that.
-            let speeds = speeds(std::path::Path::new("/sys/class/net"));
-            usage.host.lock().get_or_insert_with(Host::begin).speeds = speeds;
+    // Nothing of it but the lock is used.
+    let _held = loop {
+        match claim(histories) {
+            Ok(held) => break held,
+            Err(_) => std::thread::sleep(AGAIN),
         }
+    };
+    loop {
+        // A card may take its time to say how fast it is: no second waits for that.
+        let speeds = speeds(std::path::Path::new("/sys/class/net"));
+        usage.host.lock().get_or_insert_with(Host::begin).speeds = speeds;
         std::thread::sleep(EVERY);
     }
 }
@@ -70,10 +74,12 @@ impl Brought for Usage {
     }
 }
 
-fn claim(histories: &std::path::Path) -> Option<fs::File> {
-    access::make_dir(histories).ok()?;
-    let file = access::options().write(true).create(true).truncate(false).open(histories.join(LOCK)).ok()?;
-    file.try_lock().is_ok().then_some(file)
+/// Waits until this process is the one that tells of the host.
+fn claim(histories: &std::path::Path) -> std::io::Result<fs::File> {
+    access::make_dir(histories)?;
+    let file = access::options().write(true).create(true).truncate(false).open(histories.join(LOCK))?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// A sum that the system keeps: counted is what it gained since it was looked at first.
