@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
-use base::PdiskId;
+use base::{PdiskId, units::seconds_of_ms};
 use serde::Serialize;
 use serde_json::Value;
 use wire::{
     admin::AdminRequest,
     map::{PdiskState, PoolEntry},
-    mgr::ClusterReport,
+    mgr::{ClientReport, ClusterReport, PdiskUse},
 };
 
 use super::{
@@ -99,6 +99,9 @@ pub fn pool_status(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
+/// What is wanted of a mount for so long is more than its turn to wait, milliseconds.
+const HELD_UP_MS: u64 = 30_000;
+
 /// What is wrong with a pool's racks. Nothing while its strips still move to where they are to be.
 fn rack_remark(report: &ClusterReport, pool: &PoolEntry) -> Option<String> {
     let code: layout::Code = pool.code.parse().ok()?;
@@ -113,6 +116,22 @@ fn rack_remark(report: &ClusterReport, pool: &PoolEntry) -> Option<String> {
         pool.name,
         code.parity(),
         code.width()
+    ))
+}
+
+/// What is wrong with a mount whose reads or writes wait for pdisks that are out of reach, and others for what it holds.
+fn held_up(report: &ClusterReport, client: &ClientReport) -> Option<String> {
+    let out_of_reach = |pdisk: &PdiskUse| pdisk.state == PdiskState::Ok && !pdisk.served;
+    let (count, oldest) = client.recalls;
+    if count == 0 || oldest < HELD_UP_MS || !report.pdisks.iter().any(out_of_reach) {
+        return None;
+    }
+    Some(format!(
+        "mount {} on {} has not given up what others want for {:.0} s; it may wait for pdisks that are out of reach: until these are \
+         back it is not ended for that so soon",
+        client.mount,
+        client.process.host,
+        seconds_of_ms(oldest)
     ))
 }
 
@@ -275,6 +294,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
             ));
         }
     }
+    remarks.extend(report.clients.iter().filter_map(|client| held_up(&report, client)));
     remarks.extend(losses.iter().flatten().filter_map(|loss| lost::remark(map, loss)));
     remarks.extend(map.pools.iter().filter_map(|pool| rack_remark(&report, pool)));
     for row in rebuild_rows(&report, losses.as_deref()) {

@@ -23,6 +23,8 @@ pub enum Event {
     SetLease(Duration),
     /// How long a pdisk may be missing before its strips are rebuilt elsewhere was changed.
     SetRebuildDelay(Duration),
+    /// After how long a client's operation that does not move on fails was changed.
+    SetOperationDeadline(Duration),
     /// A server admits requests under a map version.
     InForce {
         /// Whose session.

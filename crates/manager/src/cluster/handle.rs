@@ -37,6 +37,7 @@ impl Cluster {
                 self.set_rebuild_delay(delay);
                 self.settle(now, &mut step);
             }
+            Event::SetOperationDeadline(deadline) => self.set_operation_deadline(deadline),
             Event::InForce { session, epoch } => {
                 self.acknowledge(session, epoch);
                 self.settle(now, &mut step);
@@ -238,6 +239,7 @@ impl Cluster {
     /// What follows for everything else.
     fn settle(&mut self, now: Duration, step: &mut Step) {
         self.settle_pdisks(now, step);
+        self.note_out_of_reach(now);
         self.settle_losses(step);
         self.settle_moves(now, step);
         self.settle_tokens(now, step);

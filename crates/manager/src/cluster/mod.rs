@@ -41,6 +41,7 @@ mod moving;
 mod nodes;
 #[cfg(test)]
 mod nodes_tests;
+mod overdue;
 mod pdisks;
 mod pools;
 #[cfg(test)]

@@ -125,6 +125,10 @@ pub struct Cluster {
     pub(super) locks: BTreeMap<FsId, Locks>,
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     pub(super) rebuild_delay: Duration,
+    /// After it an operation of a client that does not move on has ended.
+    pub(super) operation_deadline: Duration,
+    /// When somebody may have waited last for a pdisk that is out of reach.
+    pub(super) out_of_reach: Option<Duration>,
     /// Tokens that one session may hold.
     pub(super) tokens_max: u64,
     pub(super) moving: BTreeMap<PoolId, Moving>,
@@ -182,6 +186,8 @@ impl Cluster {
             opens: Vec::new(),
             space: Space::default(),
             rebuild_delay: Tunables::default().missing_rebuild_delay(),
+            operation_deadline: Tunables::default().operation_deadline(),
+            out_of_reach: None,
             tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
             losses: losses::load(from)?,

@@ -15,8 +15,8 @@ use crate::{
     tokens::{Acts, NextGrant, Tokens, Unclear},
 };
 
-/// How long a session that renews its lease may take to give up a token before it is fenced.
-const RECALL_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a session that renews its lease may take to claim its locks before it is fenced.
+const CLAIM_DEADLINE: Duration = Duration::from_secs(60);
 /// A client that nobody waits for may come back for so many leases, and loses nothing. Then it is taken for dead,
 /// so that what it left half done is resolved and holds up no rebuild.
 const GONE_LEASES: u32 = 6;
@@ -257,9 +257,11 @@ impl Cluster {
                     gone.push((id, "its lease has run out and somebody waits for who resolves"));
                 }
             }
-            if let Some(since) = now.checked_sub(RECALL_DEADLINE) {
+            if let Some(since) = self.overdue_since(now) {
                 let late = tokens.overdue(since).into_iter();
                 gone.extend(late.map(|id| (id, "it did not give up a token in time")));
+            }
+            if let Some(since) = now.checked_sub(CLAIM_DEADLINE) {
                 let silent = locks.map(|locks| locks.overdue(since)).unwrap_or_default().into_iter();
                 gone.extend(silent.map(|id| (id, "it did not claim its locks in time")));
             }

@@ -37,21 +37,25 @@ impl Manager {
         let stored = self.inner.writer.run(move |txn| {
             let mut tunables = tunables_of(&read_config(&*txn)?);
             let new = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let outcome =
-                tunables.apply(new).map(|()| (tunables.lease_duration(), tunables.missing_rebuild_delay()));
+            let outcome = tunables.apply(new);
             if outcome.is_ok() {
                 for (name, value) in tunables.changed() {
                     keys::write(txn, keys::config_key(name), &ConfigRecord { value });
                 }
             }
-            let _ = told.send(outcome); // who asked may have gone
+            let _ = told.send(outcome.map(|()| tunables)); // who asked may have gone
             Ok(())
         });
         stored.await?;
         match heard.await {
-            Ok(Ok((lease, delay))) => {
-                self.inner.tell(Event::SetLease(lease), None).await?;
-                self.inner.tell(Event::SetRebuildDelay(delay), None).await?;
+            Ok(Ok(tunables)) => {
+                for event in [
+                    Event::SetLease(tunables.lease_duration()),
+                    Event::SetRebuildDelay(tunables.missing_rebuild_delay()),
+                    Event::SetOperationDeadline(tunables.operation_deadline()),
+                ] {
+                    self.inner.tell(event, None).await?;
+                }
                 Ok(MgrReply::Done)
             }
             Ok(Err(error)) => Err(MgrError::Config(error.to_string())),

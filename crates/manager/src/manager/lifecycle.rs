@@ -138,6 +138,7 @@ impl Manager {
         let mut cluster = Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO)?;
         // Changes nothing but a time.
         cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
+        cluster.set_operation_deadline(tunables.operation_deadline());
         cluster.set_files_to_cache_max(tunables.max_files_to_cache());
         let hash = DirHash::new(format.hash_key);
         writer.set_contexts(format::contexts(cluster.map(), hash));
