@@ -18,7 +18,7 @@ use super::{
     kernel::KernelCache,
     state::Moment,
     statistics::TokenWait,
-    tokens::{Cell, Enter},
+    tokens::{Cell, Enter, writes},
 };
 use crate::{
     calls::unexpected,
@@ -106,6 +106,10 @@ impl Core {
                 }
                 let mut state = inode.lock();
                 wanted = need(&state);
+                if !writes(wanted) && state.page_drop.bars_readers(Instant::now(), self.patience()) {
+                    tracing::error!(inode = %inode.ino, "not read: others have waited for too long for who reads it");
+                    return Err(Errno::EIO);
+                }
                 if state.page_drop.is_under_way() && state.token.enter_late(wanted) {
                     state.page_drop.let_in(range);
                     return Ok(TokenHold::new(inode, &mut state, wanted));

@@ -379,7 +379,8 @@ impl Cell {
     }
 }
 
-fn writes(need: Need) -> bool {
+/// Whether that is needed to change something.
+pub(super) fn writes(need: Need) -> bool {
     matches!(need, Need::Write | Need::Blocks(_, Use::Write))
 }
 
