@@ -46,6 +46,7 @@ mod statistics;
 mod sync;
 mod sys;
 mod tune;
+mod unread;
 mod uring;
 mod waiting;
 mod write_out;

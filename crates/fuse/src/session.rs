@@ -28,6 +28,7 @@ use crate::{
     request::{Header, Operation, Request},
     rights::Rights,
     statistics,
+    unread::{Asked, Unread},
     waiting::{Waiting, interrupted},
 };
 
@@ -111,6 +112,7 @@ pub struct Session<C> {
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     pub(crate) page_writes: PageWrites,
+    unread: Unread,
     /// Places of those that sync, few because each holds a request and waits for others; and whose turn it is.
     pub(crate) syncs: (Semaphore, Semaphore),
     permits: Arc<Semaphore>,
@@ -142,6 +144,7 @@ impl<C: Calls> Session<C> {
             files: Mutex::default(),
             waiting: Arc::default(),
             page_writes: PageWrites::default(),
+            unread: Unread::default(),
             syncs: (Semaphore::new(8), Semaphore::new(1)),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
@@ -221,20 +224,20 @@ impl<C: Calls> Session<C> {
         reply: Reply,
     ) {
         // Until it is answered: the kernel has the pages locked.
-        let _filling = match operation {
-            Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
-            _ => None,
-        };
+        let fills = Asked::of(&header, &operation);
+        let _filling = fills.map(|_| self.inodes.filling(header.ino));
         let (offset, pages) = (operation.offset(), operation.page_bytes());
         // Of other answers the kernel believes the attributes, whatever it was told since it asked.
         let looks = matches!(operation, Operation::Lookup { .. } | Operation::Getattr | Operation::Statx);
         pages.inspect(|&bytes| self.page_writes.begun(bytes));
         let result = match self.rights.caller(&header) {
+            _ if fills.is_some_and(|asked| self.unread.has(asked, Instant::now())) => Err(Errno::EIO),
             None => self.serve(&header, operation, payload).await,
             Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
         };
         let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         let error = result.as_ref().err().copied();
+        fills.inspect(|&asked| self.unread.answered(asked, error, begun));
         pages.inspect(|&of| self.page_writes.done(of, bytes == of));
         match result {
             Err(Errno(errno)) => reply.error(errno),

@@ -14,6 +14,7 @@ use std::{
     process::{Command, Stdio},
     sync::atomic::Ordering,
     thread,
+    time::Duration,
 };
 
 use base::InodeNo;
@@ -321,6 +322,30 @@ fn a_fault_below_is_an_error_of_that_call_only() {
     assert_eq!(fs::metadata(m.path("panic")).unwrap_err().raw_os_error(), Some(5), "EIO");
     fs::write(m.path("x"), "x").unwrap();
     assert_eq!(fs::read(m.path("x")).unwrap(), b"x");
+    m.end();
+}
+
+/// The kernel reads ahead for a program, and asks once more for its page when that fails: the program does not wait twice.
+#[test]
+fn a_read_that_failed_after_a_long_wait_fails_without_another() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("x"), vec![6; 1 << 20]).unwrap();
+    rustix::fs::fadvise(File::open(m.path("x")).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    m.model.set_gate(false);
+    let path = m.path("x");
+    let reader = thread::spawn(move || File::open(path).unwrap().read(&mut [0; 4096]));
+    wait_until("the read to wait", || m.mount().status().waiting.iter().any(|w| w.operation == "read"));
+    thread::sleep(Duration::from_millis(1100));
+    *m.model.failing.lock().unwrap() = Some(Vec::new());
+    m.model.set_gate(true);
+    assert_eq!(reader.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
+    let mut asked = m.model.failing.lock().unwrap().take().unwrap();
+    let count = asked.len();
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked.len(), count, "something was asked for twice: {asked:?}");
+    // What failed is read when it can be.
+    wait_until("the file to be read", || fs::read(m.path("x")).is_ok_and(|got| got == vec![6; 1 << 20]));
     m.end();
 }
 

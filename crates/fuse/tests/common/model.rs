@@ -55,6 +55,8 @@ pub struct Model {
     pub syncs: AtomicU64,
     /// Reads so far.
     pub reads: AtomicU64,
+    /// Where reads began that were to fail, all those since this was set.
+    pub failing: Mutex<Option<Vec<u64>>>,
     /// Writes so far.
     pub writes: AtomicU64,
     /// What every fsync, flush and sync_all answers, if not 0.
@@ -251,6 +253,7 @@ impl Model {
             listings: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            failing: Mutex::new(None),
             writes: AtomicU64::new(0),
             sync_errno: AtomicU64::new(0),
             write_most: AtomicUsize::new(usize::MAX),
@@ -497,6 +500,10 @@ impl Calls for Model {
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Res<ReadData> {
         self.pass_gate().await;
         self.reads.fetch_add(1, Ordering::Relaxed);
+        if let Some(failing) = &mut *self.failing.lock().unwrap() {
+            failing.push(offset);
+            return err(libc::EIO);
+        }
         Ok(self.lock().file(handle)?.0.fetch(offset, u64::from(len)))
     }
 
