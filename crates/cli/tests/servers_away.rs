@@ -161,13 +161,13 @@ fn readers_that_try_again_keep_nobody_from_a_file_for_ever() {
         file
     };
     let files: Vec<File> = (0..32).map(|_| open()).collect();
+    let writer = OpenOptions::new().write(true).open(mounts.at(0, "f")).unwrap();
 
     mounts.cluster.kill(|name| SERVERS.contains(&name));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let (mounts, over, files) = (&mounts, &over, &files);
-        for n in 0..32 {
-            let file = &files[n];
+        for (n, file) in files.iter().enumerate() {
             scope.spawn(move || {
                 // One after the other: when one fails, others have pages locked.
                 thread::sleep(DEADLINE * n as u32 / 32);
@@ -177,13 +177,12 @@ fn readers_that_try_again_keep_nobody_from_a_file_for_ever() {
             });
         }
         thread::sleep(DEADLINE);
-        let file = OpenOptions::new().write(true).open(mounts.at(0, "f")).unwrap();
         let begun = Instant::now();
         let mut tries = 0;
         let end = Instant::now() + PATIENCE / 2;
         let got = loop {
             tries += 1;
-            if file.write_all_at(&vec![2; BLOCK], 0).is_ok() {
+            if writer.write_all_at(&vec![2; BLOCK], 0).is_ok() {
                 break true;
             }
             if Instant::now() > end {
