@@ -88,12 +88,15 @@ fn a_node_is_drained_under_load_and_taken_out() {
         assert!(ok(&["node", "keep", "--dir", dir, "n4"]).contains("not being drained"));
         until("n4 holds something again", || all_are(&cluster, "n4", "ok"));
         ok(&["rebuild", "status", "--watch", "--dir", dir]);
+        // What is to move to n1 waits: however fast the rest goes, it is not done before the command has looked.
+        cluster.signal("n1", Signal::STOP);
         let began = cluster.json(&["node", "drain", "n4", "--no-wait"]);
         assert!(began["state"] == "draining" && began["left"].as_u64().unwrap() > 0, "{began}");
         let listed = cluster.json(&["node", "list"]);
         assert_eq!(listed[3]["pdisks_leaving"], 2, "{listed}");
         ok(&["node", "keep", "--dir", dir, "n4"]);
         assert_eq!(cluster.json(&["node", "list"])[3]["pdisks_leaving"], 0);
+        cluster.signal("n1", Signal::CONT);
         ok(&["rebuild", "status", "--watch", "--dir", dir]);
 
         ctrl_c_ends_the_command_alone(&cluster, dir);
