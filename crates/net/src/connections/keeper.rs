@@ -68,9 +68,12 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
         let busy = group.lock().table.is_busy();
         let used = busy || group.idle() <= USED_WITHIN;
         let light = group.lock().table.is_light();
+        let since = Some(now.saturating_duration_since(looked)).filter(|since| *since < TICK.mul_f64(0.9));
         let mut until = match (busy, used && group.is_changing()) {
             // Questions that are long in coming, most of all: each client of the manager has one. Looks at the common times.
-            (true, false) if light && sight.watch.is_well() => beat::by(now, QUIET),
+            (true, false) if light && sight.watch.is_well() => {
+                beat::by(now, QUIET).min(now + QUIET.saturating_sub(since.unwrap_or_default()))
+            }
             (false, false) => beat::by(now, SLEEP),
             _ => now + TICK,
         };
@@ -87,7 +90,7 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
             let conns = group.lock().conns.clone();
             conns.iter().filter(|c| c.is_outdated()).for_each(|c| drain(&group, c.id));
         }
-        if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
+        if busy && since.is_none() {
             looked = now;
             look(&group, &mut sight, now);
             if !sight.watch.is_well() {

@@ -190,8 +190,8 @@ impl Watch {
             if stalled >= STUCK_AFTER && live.is_empty() {
                 advice.push(Advice::Stuck(s.conn));
             }
-            // How long ago it was that something came is not known where looks are rare; an unanswered question asks by itself.
-            let silent = if sparse { s.asked.is_none() } else { since(h.progress).is_none_or(|t| t >= TICK) };
+            // How long ago it was that something came is not known where looks are rare.
+            let silent = sparse || since(h.progress).is_none_or(|t| t >= TICK);
             let asked = since(h.pinged).is_some_and(|t| t < PING_EVERY);
             if silent && !s.unacked && !asked && (s.waited_for || any_stalled) {
                 h.pinged = Some(now);
@@ -364,11 +364,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_question_asks_for_a_sign_of_life_by_itself() {
+    fn what_is_sent_between_rare_looks_is_judged_by_when_it_was() {
         let mut b = Bench::new(1);
         b.now += QUIET;
         (b.seen[0].waited_for, b.seen[0].asked) = (true, Some(b.now));
-        assert_eq!(b.watch.look(b.now, &b.seen), []);
+        assert_eq!(b.watch.look(b.now, &b.seen), [Advice::Ping(1)]);
         // What was asked since then is unacknowledged: nothing gets through since it was.
         b.seen[0].asked = Some(b.now + QUIET / 8);
         b.seen[0].unacked = true;

@@ -21,12 +21,10 @@ const UNREAD_TIMEOUTS: u64 = 3;
 
 /// Sends what could not be sent at once; probes an idle peer; closes a silent one.
 pub(crate) async fn run(conn: Arc<Conn>) {
-    // With those of the other connections, and whatever else this process does now and then.
-    let next = || beat::by(Instant::now(), conn.core.config.heartbeat_interval).into();
-    let tick = tokio::time::sleep_until(next());
-    tokio::pin!(tick);
     let mut blocked = false;
     let mut watch = Watch::new(&conn);
+    let tick = tokio::time::sleep_until(watch.next(&conn).into());
+    tokio::pin!(tick);
     loop {
         // All four are safe to cancel: they only wait, and `notified` keeps its permit.
         tokio::select! {
@@ -34,7 +32,7 @@ pub(crate) async fn run(conn: Arc<Conn>) {
             () = conn.closing.notified() => return,
             () = &mut tick => {
                 watch.tick(&conn);
-                tick.as_mut().reset(next());
+                tick.as_mut().reset(watch.next(&conn).into());
             }
             result = conn.socket.writable(), if blocked => {
                 if let Err(e) = result {
@@ -104,6 +102,15 @@ impl Watch {
     fn new(conn: &Conn) -> Watch {
         let now = conn.core.now_us();
         Watch { last_tick_us: now, heard_us: now, sent_then: 0, unread: Unread::default() }
+    }
+
+    /// When to tick next: with the other connections, and whatever else this process does now and then; and when the peer has been
+    /// silent for too long.
+    fn next(&self, conn: &Conn) -> Instant {
+        let (now, config) = (Instant::now(), &conn.core.config);
+        let silent = Duration::from_micros(conn.core.now_us().saturating_sub(self.heard_us));
+        let left = config.heartbeat_timeout.saturating_sub(silent).max(Duration::from_millis(1));
+        beat::by(now, config.heartbeat_interval).min(now + left)
     }
 
     fn tick(&mut self, conn: &Conn) {
