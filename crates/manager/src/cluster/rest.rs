@@ -57,24 +57,28 @@ impl Cluster {
         let epoch = self.map.epoch;
         let rests = self.lease >= LEASE_MIN
             && self.published == epoch
+            && self.longest.longest == self.lease
             && now > self.grace_until
             && self.opens.is_empty()
             && self.leases_left.is_empty()
             && self.endings.values().all(|ending| !ending.unresolved && ending.fence.is_none())
             && self.servers.values().all(|server| heard(server.renewed) && server.acked >= epoch)
             && self.clients.values().all(|client| heard(client.renewed))
-            && self.map.pdisks.iter().all(|entry| self.is_well(entry))
+            && self.map.pdisks.iter().all(|entry| self.is_well(entry, now))
             && self.map.pools.iter().all(|pool| self.stands(pool))
             && self.locks.values().all(|locks| locks.rest());
         let polls = self.tokens.values().map(|tokens| tokens.rest_until());
         polls.fold(rests.then_some(Duration::MAX), |all, one| Some(all?.min(one?)))
     }
 
-    fn is_well(&self, entry: &PdiskEntry) -> bool {
+    fn is_well(&self, entry: &PdiskEntry, now: Duration) -> bool {
         entry.state == PdiskState::Ok
             && self.disks.get(&entry.id).is_some_and(|disk| {
                 let there = disk.server.is_some() && disk.acked >= self.map.epoch;
-                there && !disk.is_held_off() && !disk.failed && disk.silent.is_none()
+                there
+                    && !disk.is_held_off()
+                    && !disk.failed
+                    && disk.silent.is_none_or(|(_, last)| now > last + self.lease)
             })
     }
 

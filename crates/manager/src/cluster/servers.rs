@@ -24,6 +24,10 @@ use super::{
     state::{Disk, Server},
 };
 
+/// How far a pdisk's log is goes to the store once for each renewal, and not much more often: less than renewals are apart, which come
+/// every 0.96 s.
+const STORED_EVERY: Duration = Duration::from_millis(900);
+
 impl Cluster {
     /// The manager itself was away: nobody could renew meanwhile, so everybody has a full lease again. After a short absence
     /// what is left of it is enough, since the absence itself does not count.
@@ -246,7 +250,7 @@ impl Cluster {
         disk.waits = report.waits;
         disk.client_us = report.client_us;
         disk.changed |= moved || used;
-        if disk.changed && now >= disk.stored + Duration::from_secs(1) {
+        if disk.changed && now >= disk.stored + STORED_EVERY {
             disk.stored = now;
             disk.changed = false;
             step.put(crate::keys::pdisk_key(report.id), &disk.record);
