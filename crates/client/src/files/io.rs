@@ -1,6 +1,6 @@
 //! Reads, writes and fallocate of open files, under their tokens.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Instant};
 
 use wire::token::Need;
 
@@ -33,7 +33,17 @@ impl Core {
             let _hold = self.hold_for(&file.inode, Some(range), need).await?;
             self.read(&file, offset, len).await
         });
-        self.operation("read", Some(file.inode.ino), work).await
+        let begun = Instant::now();
+        let read = self.operation("read", Some(file.inode.ino), work).await;
+        // Within half of its time it ends for other reasons.
+        if read.is_err()
+            && begun.elapsed() > self.patience() / 2
+            && file.inode.lock().page_drop.read_in_vain()
+        {
+            let ino = file.inode.ino;
+            tracing::error!(inode = %ino, "it is out of reach, and others want it: who comes to read it has EIO until they have it");
+        }
+        read
     }
 
     /// See [`crate::Client::try_read_cached`].

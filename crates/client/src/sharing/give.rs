@@ -141,13 +141,12 @@ impl Core {
 
     /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
     async fn clean(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Token> {
-        let begun = Instant::now();
         while self.wait_ended(inode, Cell::users).await.is_err() {
             if self.calls.dead() {
                 return None;
             }
         }
-        self.drop_kernel_pages(inode, begun).await;
+        self.drop_kernel_pages(inode).await;
         let (special, keeps) = {
             let state = inode.lock();
             (state.special, state.token.losing().to >= TokenMode::Read)
@@ -245,8 +244,8 @@ impl Core {
 
     /// Takes the inode's pages from the kernel. It waits there for pages that are being read or written;
     /// requests for these that wait for a token are let in under the one that is going, and their pages are
-    /// dropped once more. `begun`: since when the token is being given up.
-    async fn drop_kernel_pages(self: &Arc<Core>, inode: &Arc<Inode>, begun: Instant) {
+    /// dropped once more.
+    async fn drop_kernel_pages(self: &Arc<Core>, inode: &Arc<Inode>) {
         let Some(kernel) = self.kernel.get() else { return };
         let mut ranges = {
             let mut state = inode.lock();
@@ -270,7 +269,7 @@ impl Core {
             if ranges.is_empty() {
                 return;
             }
-            state.page_drop.begin(begun);
+            state.page_drop.begin();
             ranges
         };
         inode.changed.notify_waiters();

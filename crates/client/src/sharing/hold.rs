@@ -106,8 +106,7 @@ impl Core {
                 }
                 let mut state = inode.lock();
                 wanted = need(&state);
-                if !writes(wanted) && state.page_drop.bars_readers(Instant::now(), self.patience()) {
-                    tracing::error!(inode = %inode.ino, "not read: others have waited for too long for who reads it");
+                if !writes(wanted) && state.page_drop.bars_readers() {
                     return Err(Errno::EIO);
                 }
                 if state.page_drop.is_under_way() && state.token.enter_late(wanted) {

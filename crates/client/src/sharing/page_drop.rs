@@ -2,10 +2,8 @@
 //!
 //! The kernel waits there for pages that are being read or written; requests for these are let in under the token that
 //! is going. So their pages come back, and are dropped once more: that ends when nobody was let in during a pass. Where what they are to be
-//! filled with is out of reach, programs that try again and again would have it go on for ever: so they are let in only for as long as an
-//! operation may take.
-
-use std::time::{Duration, Instant};
+//! filled with is out of reach, programs that try again and again would have it go on for ever: so nobody is let in to read any more
+//! once somebody who read meanwhile has waited in vain.
 
 /// Offset and length, bytes.
 pub(crate) type ByteRange = (u64, u64);
@@ -15,20 +13,25 @@ pub(crate) type ByteRange = (u64, u64);
 pub(crate) struct PageDrop {
     /// While they are dropped: what was let in since the pass began.
     let_in: Option<Vec<ByteRange>>,
-    /// Since when the token that they were under is being given up.
-    since: Option<Instant>,
+    /// Somebody who read meanwhile had nothing when his time was over.
+    in_vain: bool,
 }
 
 impl PageDrop {
-    /// Begins, of a token that is being given up since then.
-    pub fn begin(&mut self, since: Instant) {
+    /// Begins.
+    pub fn begin(&mut self) {
         debug_assert!(self.let_in.is_none(), "a token is given up by one");
-        (self.let_in, self.since) = (Some(Vec::new()), Some(since));
+        (self.let_in, self.in_vain) = (Some(Vec::new()), false);
     }
 
-    /// Whether whoever comes now to read is let in no more: it has been under way for longer than an operation may take.
-    pub fn bars_readers(&self, now: Instant, patience: Duration) -> bool {
-        self.is_under_way() && self.since.is_some_and(|since| now >= since + patience)
+    /// Somebody has waited to read for as long as an operation may take, and has nothing. True: the first since they are dropped.
+    pub fn read_in_vain(&mut self) -> bool {
+        self.is_under_way() && !std::mem::replace(&mut self.in_vain, true)
+    }
+
+    /// Whether whoever comes to read is let in no more.
+    pub fn bars_readers(&self) -> bool {
+        self.is_under_way() && self.in_vain
     }
 
     pub fn is_under_way(&self) -> bool {
@@ -61,15 +64,17 @@ mod tests {
         let mut dropped = PageDrop::default();
         dropped.let_in(Some((0, 1)));
         assert!(!dropped.is_under_way() && dropped.next_pass().is_empty(), "nothing is dropped");
-        let begun = Instant::now();
-        dropped.begin(begun);
-        let patience = Duration::from_secs(60);
-        assert!(!dropped.bars_readers(begun, patience) && dropped.bars_readers(begun + patience, patience));
+        assert!(!dropped.read_in_vain());
+        dropped.begin();
+        assert!(!dropped.bars_readers());
+        assert!(dropped.read_in_vain() && !dropped.read_in_vain() && dropped.bars_readers());
         dropped.let_in(Some((4096, 4096)));
         dropped.let_in(None);
         assert_eq!(dropped.next_pass(), [(4096, 4096)]);
         assert!(dropped.is_under_way());
         assert!(dropped.next_pass().is_empty() && !dropped.is_under_way());
-        assert!(!dropped.bars_readers(begun + patience, patience));
+        assert!(!dropped.bars_readers());
+        dropped.begin();
+        assert!(!dropped.bars_readers(), "it was of another time");
     }
 }
