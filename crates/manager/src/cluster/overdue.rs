@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use wire::map::PdiskState;
+use wire::map::{PdiskEntry, PdiskState};
 
 use super::Cluster;
 
@@ -24,12 +24,17 @@ impl Cluster {
         self.operation_deadline = deadline;
     }
 
-    /// Notes whether somebody may be waiting for a pdisk that is out of reach. Those that others can stand in for are `missing` by now,
-    /// and nobody waits for one that has failed: its server answers.
+    /// Notes whether somebody may be waiting for a pdisk that is out of reach. Those that others can stand in for are `missing` by now (and
+    /// those of pools without redundancy, beside other pools), and nobody waits for one that has failed: its server answers.
     pub(super) fn note_out_of_reach(&mut self, now: Duration) {
         let waited_for = |id| self.disks.get(&id).is_none_or(|disk| !disk.failed);
-        let counts = self.map.pdisks.iter().filter(|pdisk| pdisk.state == PdiskState::Ok);
-        if counts.map(|pdisk| pdisk.id).any(|id| self.is_away(id, now) && waited_for(id)) {
+        let away = self.map.pdisks.iter().filter(|pdisk| self.is_away(pdisk.id, now) && waited_for(pdisk.id));
+        let alone = |pdisk: &PdiskEntry| match pdisk.state {
+            PdiskState::Ok => true,
+            PdiskState::Missing => !self.can_lose(pdisk.id, true),
+            _ => false,
+        };
+        if away.into_iter().any(alone) {
             self.out_of_reach = Some(now);
         }
     }
