@@ -227,6 +227,10 @@ impl<C: Calls> Session<C> {
         let fills = Asked::of(&header, &operation);
         let _filling = fills.map(|_| self.inodes.filling(header.ino));
         let (offset, pages) = (operation.offset(), operation.page_bytes());
+        let changes = matches!(
+            operation,
+            Operation::Write { .. } | Operation::Setattr(_) | Operation::Fallocate { .. }
+        );
         // Of other answers the kernel believes the attributes, whatever it was told since it asked.
         let looks = matches!(operation, Operation::Lookup { .. } | Operation::Getattr | Operation::Statx);
         pages.inspect(|&bytes| self.page_writes.begun(bytes));
@@ -238,6 +242,9 @@ impl<C: Calls> Session<C> {
         let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         let error = result.as_ref().err().copied();
         fills.inspect(|&asked| self.unread.answered(asked, error, begun));
+        if changes && error.is_none() {
+            self.unread.moved(header.ino);
+        }
         pages.inspect(|&of| self.page_writes.done(of, bytes == of));
         match result {
             Err(Errno(errno)) => reply.error(errno),

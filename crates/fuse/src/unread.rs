@@ -2,7 +2,7 @@
 //!
 //! The kernel reads ahead for a program that waits for one of the pages. When that fails it asks once more for this page alone, and the
 //! program would wait as long again: its wait began with the first. So who comes for the same bytes soon after has the same
-//! answer at once. A program that tries again by itself has it too, for as long; what is read meanwhile of the file ends that.
+//! answer at once. A program that tries again by itself has it too, for as long; what is read or changed meanwhile of the file ends that.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ use crate::{
 /// A READ that took less costs nobody much when it is made again.
 const LONG: Duration = Duration::from_secs(1);
 /// The kernel asks again as soon as the program runs.
-const KEPT: Duration = Duration::from_secs(5);
+const KEPT: Duration = Duration::from_secs(2);
 /// Failures that are kept, the last ones: as many as the kernel may have under way of its own accord, and more.
 const KEPT_MAX: usize = 1024;
 
@@ -68,11 +68,16 @@ impl Unread {
     /// A READ that came at `begun` is about to be answered.
     pub fn answered(&self, asked: Asked, error: Option<Errno>, begun: Instant) {
         match error {
-            None if self.count.load(SeqCst) > 0 => {
-                self.forget(&mut self.failed.lock(), |of, _| of.ino == asked.ino);
-            }
+            None => self.moved(asked.ino),
             Some(Errno::EIO) => self.failed_at(asked, begun, Instant::now()),
             _ => {}
+        }
+    }
+
+    /// Something of the file was read, or changed.
+    pub fn moved(&self, ino: InodeNo) {
+        if self.count.load(SeqCst) > 0 {
+            self.forget(&mut self.failed.lock(), |of, _| of.ino == ino);
         }
     }
 
