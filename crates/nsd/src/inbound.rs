@@ -1,7 +1,7 @@
 //! What requests under way may take of the server's memory, by pdisk, in equal shares, so that a disk that does not answer leaves the rest
 //! to the others: their payloads, of `inbound_bytes_max`; the bytes that reads of clients will answer with, of as much once more; those
-//! that rebuild and scrub read, of half as much, so that they and clients do not wait for each other. What is larger than a share, as a
-//! strip is where a server has many pdisks, goes beside it, one at a time: many small ones cannot keep it out. And there are no more requests
+//! that rebuild and scrub read, of half as much, so that they and clients do not wait for each other. What is larger than half a share, as a
+//! strip is where a server has many pdisks, goes beside it where it does not fit, one at a time: many small ones cannot keep it out. And there are no more requests
 //! than small ones fit into a share of payloads, with or without a payload: they go on when their callers have given up, and ask again.
 //! Beyond any of these a request is answered `Busy`, and its caller asks again.
 
@@ -23,8 +23,17 @@ const REQUEST_BYTES: u64 = 16 << 10;
 struct Share {
     max: u64,
     taken: AtomicU64,
-    /// One is under way that is larger than `max`.
-    larger: AtomicBool,
+    /// A large one is under way beside them.
+    beside: AtomicBool,
+}
+
+/// What was taken of a share.
+#[derive(Clone, Copy, Default)]
+enum Part {
+    #[default]
+    None,
+    Bytes(u64),
+    Beside,
 }
 
 impl Share {
@@ -32,20 +41,20 @@ impl Share {
         Share { max, ..Share::default() }
     }
 
-    /// Whether there was room; then it goes back by [`Share::give`].
-    fn take(&self, bytes: u64) -> bool {
-        if bytes > self.max {
-            return !self.larger.swap(true, Relaxed);
-        }
+    /// What there was room for; it goes back by [`Share::give`].
+    fn take(&self, bytes: u64) -> Option<Part> {
         let fits = |taken: u64| (taken + bytes <= self.max).then_some(taken + bytes);
-        self.taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
+        if self.taken.fetch_update(Relaxed, Relaxed, fits).is_ok() {
+            return Some(Part::Bytes(bytes));
+        }
+        (bytes > self.max / 2 && !self.beside.swap(true, Relaxed)).then_some(Part::Beside)
     }
 
-    fn give(&self, bytes: u64) {
-        if bytes > self.max {
-            self.larger.store(false, Relaxed);
-        } else {
-            self.taken.fetch_sub(bytes, Relaxed);
+    fn give(&self, part: Part) {
+        match part {
+            Part::None => {}
+            Part::Bytes(bytes) => drop(self.taken.fetch_sub(bytes, Relaxed)),
+            Part::Beside => self.beside.store(false, Relaxed),
         }
     }
 }
@@ -65,8 +74,9 @@ pub struct Inbound(HashMap<PdiskId, Arc<Shares>>);
 /// A request's part of its pdisk's shares, given back by dropping it.
 pub struct Room {
     of: Arc<Shares>,
-    payload: u64,
-    reply: [u64; 2],
+    request: Part,
+    payload: Part,
+    reply: [Part; 2],
 }
 
 impl Room {
@@ -74,17 +84,17 @@ impl Room {
     #[must_use]
     pub fn for_reply(&mut self, bytes: u64, background: bool) -> bool {
         let which = usize::from(background);
-        let fits = self.of.replies[which].take(bytes);
-        self.reply[which] = if fits { bytes } else { 0 };
-        fits
+        let part = self.of.replies[which].take(bytes);
+        self.reply[which] = part.unwrap_or_default();
+        part.is_some()
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         self.of.payloads.give(self.payload);
-        self.of.replies.iter().zip(self.reply).for_each(|(share, bytes)| share.give(bytes));
-        self.of.requests.give(1);
+        self.of.replies.iter().zip(self.reply).for_each(|(share, part)| share.give(part));
+        self.of.requests.give(self.request);
     }
 }
 
@@ -108,14 +118,11 @@ impl Inbound {
     /// Room for a request and its payload; `None`: a share of the pdisk is used up.
     pub fn take(&self, pdisk: PdiskId, payload: u64) -> Option<Room> {
         let of = self.0.get(&pdisk).cloned().unwrap_or_default();
-        if !of.requests.take(1) {
-            return None;
-        }
-        if !of.payloads.take(payload) {
-            of.requests.give(1);
-            return None;
-        }
-        Some(Room { of, payload, reply: [0; 2] })
+        let request = of.requests.take(1)?;
+        // What it has got by now goes back with the room.
+        let mut room = Room { of, request, payload: Part::None, reply: [Part::None; 2] };
+        room.payload = room.of.payloads.take(payload)?;
+        Some(room)
     }
 
     /// Requests at a pdisk that it has not answered, and the most there may be.
@@ -149,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_a_share_goes_beside_it_one_at_a_time() {
+    fn what_is_large_goes_beside_a_share_one_at_a_time() {
         let inbound = Inbound::of(&[ONE], 50, 9);
         let small = inbound.take(ONE, 50);
         let larger = inbound.take(ONE, 51);
@@ -157,6 +164,7 @@ mod tests {
         assert!(inbound.take(ONE, 1).is_none() && inbound.take(ONE, 51).is_none());
         drop(larger);
         assert!(inbound.take(ONE, 1).is_none() && inbound.take(ONE, 80).is_some());
+        assert!(inbound.take(ONE, 25).is_none() && inbound.take(ONE, 26).is_some(), "more than half of it");
     }
 
     #[test]
