@@ -154,23 +154,6 @@ fn a_pdisk_that_another_process_has_open_is_refused() {
     cluster.down();
 }
 
-/// A process in a container holds its file, and its id means nothing here.
-#[test]
-fn down_does_not_overlook_what_runs_where_it_does_not_see_it() {
-    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"]);
-    let place = cluster.dir();
-    let dir = place.to_str().unwrap();
-    ok(&["down", "--dir", dir]);
-    let path = cluster.dir().join("run/n1.pid");
-    fs::write(&path, "1\n1\nanother boot pid:[1] time:[1]\n").unwrap();
-    let held = fs::File::open(&path).unwrap();
-    held.lock().unwrap();
-    let error = refused(&["down", "--dir", dir]);
-    assert!(error.contains("n1; they run in other namespaces"), "{error}");
-    drop(held);
-    assert!(ok(&["down", "--dir", dir]).contains("is down"));
-}
-
 #[test]
 fn a_directory_where_another_up_is_at_work_is_left_to_it() {
     let root = tempfile::tempdir().unwrap();

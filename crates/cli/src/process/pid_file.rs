@@ -106,19 +106,6 @@ pub fn live_pid(path: &Path) -> Option<u32> {
     live(path).map(|named| named.pid)
 }
 
-/// Whether a process holds this file that is not seen from here: in a container, say. One that just ends is given time to.
-pub fn held_elsewhere(path: &Path, patience: Duration) -> bool {
-    let end = Instant::now() + patience;
-    loop {
-        let held = fs::File::open(path)
-            .is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)));
-        if !held || Instant::now() > end {
-            return held && live(path).is_none();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The pid file that a process holds. When it was last changed tells when the process was last seen to write what is left.
 pub fn held_by(pid: u32) -> Option<fs::File> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().map(|entry| entry.path());
@@ -210,7 +197,6 @@ mod tests {
         fs::write(&path, elsewhere).unwrap();
         assert_eq!(live_pid(&path), None, "its number is somebody else's here");
         // It lives all the same, and holds the file.
-        assert!(held_elsewhere(&path, Duration::ZERO));
         assert!(claim_pid_file(&path, Duration::ZERO, || panic!("it is held")).unwrap().is_none());
         drop(held);
         // A child that another test begins just now has the file open until it runs its own program.
