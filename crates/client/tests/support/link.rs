@@ -26,6 +26,10 @@ pub trait SmallManager: Send + Sync + 'static {
     fn lease(&self) -> Duration {
         Duration::from_secs(3600)
     }
+    /// When an operation that does not move on ends (`operationDeadline`).
+    fn deadline(&self) -> &'static str {
+        "60s"
+    }
     /// What it says to who waits for recalls.
     fn recalls(&self) -> &Recalls;
     /// The answer to whatever is not about sessions, maps and recalls.
@@ -75,7 +79,7 @@ impl<M: SmallManager> ManagerLink for Link<M> {
             let lease = manager.lease();
             let lease_us = lease.as_micros() as u64;
             Ok(match request {
-                MgrRequest::OpenSession { .. } => session_open(map(), lease, "60s"),
+                MgrRequest::OpenSession { .. } => session_open(map(), lease, manager.deadline()),
                 MgrRequest::Renew { .. } => MgrReply::Renewed { lease_us, epoch: Epoch(0) },
                 MgrRequest::WaitMap { .. } => std::future::pending().await,
                 MgrRequest::WaitRecalls => manager.recalls().wait().await,
