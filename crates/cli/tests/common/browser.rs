@@ -83,6 +83,29 @@ fn unpack(text: &Value, path: &Path) {
     assert!(decoder.wait().unwrap().success());
 }
 
+/// Starts a driver; or what it said instead of the port where it listens. It takes a free port of `::1` and gives up where
+/// that one is taken on 127.0.0.1.
+fn driver() -> Result<(Child, u16), Value> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("chromedriver: {error}; the page is tried in a real browser: scripts/setup.sh, or apt-get install chromium chromium-driver")
+        });
+    let mut said = Vec::new();
+    for line in BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        if let Some((_, rest)) = line.split_once("started successfully on port ") {
+            return Ok((driver, rest.trim_end_matches('.').parse().unwrap()));
+        }
+        said.push(line);
+    }
+    let _ = driver.wait();
+    Err(json!(said))
+}
+
 impl Browser {
     /// Starts one. Where there is none the test fails, and says what to install.
     pub fn start() -> Browser {
@@ -98,23 +121,7 @@ impl Browser {
 
     /// Begins one; or what the driver said when it gave it up. It does so after a minute, which the first start on a busy machine may take.
     fn begin() -> Result<Browser, Value> {
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("chromedriver: {error}; the page is tried in a real browser: scripts/setup.sh, or apt-get install chromium chromium-driver")
-            });
-        let mut port = None;
-        let lines = BufReader::new(driver.stdout.take().unwrap());
-        for line in lines.lines().map_while(Result::ok) {
-            if let Some((_, rest)) = line.split_once("started successfully on port ") {
-                port = rest.trim_end_matches('.').parse().ok();
-                break;
-            }
-        }
+        let (driver, port) = driver()?;
         let profile = tempfile::Builder::new().prefix("ropewalk-browser-").tempdir().unwrap();
         let folder = format!("--user-data-dir={}", profile.path().display());
         let arguments = [
@@ -127,13 +134,7 @@ impl Browser {
             "--enable-precise-memory-info",
             &folder,
         ];
-        let mut browser = Browser {
-            driver,
-            port: port.expect("chromedriver tells its port"),
-            session: String::new(),
-            process: None,
-            _profile: profile,
-        };
+        let mut browser = Browser { driver, port, session: String::new(), process: None, _profile: profile };
         let options = json!({ "args": arguments });
         let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } } } });
         let made = browser.call("POST", "/session", &wanted);

@@ -10,7 +10,7 @@ use super::{
     pictured, serve,
 };
 
-/// Colours of the marks' colour in the uppermost rows of a chart, and how its times lie: `[columns, [x of each time of `at`]]`.
+/// Colours of the marks' colour in the uppermost rows of a chart, and how its times lie: `[columns, [x of each time of `at`], what the page has]`.
 /// A mark is a triangle there, of seven columns and more.
 const COLUMNS: &str = "
     const drawer = ropewalk.charts[chart].drawer, canvas = drawer.canvas ?? drawer.plot.ctx.canvas;
@@ -20,7 +20,7 @@ const COLUMNS: &str = "
     const row = canvas.getContext('2d').getImageData(0, top + 1, canvas.width, 1).data;
     const columns = [];
     for (let n = 0; n < canvas.width; n++) if (wanted.every((value, of) => Math.abs(row[4 * n + of] - value) <= 3)) columns.push(n);
-    return [columns, at.map(x), canvas.width];";
+    return [columns, at.map(x), [canvas.width, drawer.plot?.width, ropewalk.window(), ropewalk.marks()]];";
 
 /// Whether just these times (microseconds since 1970) are marked in a chart; else what is otherwise.
 fn marked(browser: &Browser, chart: usize, marks: &[(i64, String)]) -> Result<(), String> {
@@ -31,11 +31,14 @@ fn marked(browser: &Browser, chart: usize, marks: &[(i64, String)]) -> Result<()
     for (place, (_, text)) in places.iter().zip(marks) {
         let near = columns.iter().filter(|column| (*column + 0.5 - place).abs() < 3.0).count();
         if near < 4 {
-            return Err(format!("chart {chart}: no mark at {place} for {text}: {columns:?}"));
+            return Err(format!("chart {chart}: no mark at {place} for {text}: {columns:?}, {}", told[2]));
         }
     }
     match columns.iter().find(|column| places.iter().all(|place| (*column + 0.5 - place).abs() > 5.0)) {
-        Some(odd) => Err(format!("chart {chart}: a mark at {odd}, and they are at {places:?}")),
+        Some(odd) => Err(format!(
+            "chart {chart}: a mark at {odd}, and they are at {places:?}: {columns:?}, {}",
+            told[2]
+        )),
         None => Ok(()),
     }
 }
