@@ -407,7 +407,9 @@ impl ReadPlan {
         if let Some(covers) = self.covers() {
             for (i, version) in covers.iter().enumerate().take(k) {
                 meta.data[i] = Some(version.unwrap_or(Version::ZERO));
-                let seen = self.strips[i].info.is_some() || version.is_none();
+                // A strip that answered and is lost since, or has another version, says nothing of the block's length: parity is as long as any.
+                let here = self.strips[i].info.as_ref().filter(|_| self.strips[i].usable());
+                let seen = version.is_none() || here.map(|info| info.version) == *version;
                 if let Some(reference) = self.reference().filter(|_| !seen) {
                     meta.len = meta.len.max(self.geometry.start(i) + reference.len);
                 }

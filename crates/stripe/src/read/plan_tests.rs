@@ -107,6 +107,39 @@ fn what_was_never_written_helps_when_one_parity_is_left() {
     }
 }
 
+/// A strip that answered once and is lost then (its second part is rotten) says nothing of how long the block is: a writer who
+/// believes that it ends before that strip cuts it off.
+#[test]
+fn a_strip_that_is_lost_after_it_answered_does_not_shorten_the_block() {
+    let geometry = Geometry::new("4+2p".parse().expect("a code"), 256 << 10);
+    let part = |offset| vec![Range { offset, len: 8192 }];
+    let wanted = vec![vec![], vec![], part(56 << 10), part(0), vec![], vec![]];
+    let mut plan = ReadPlan::new(geometry, wanted, vec![ReadVersion::Adopted; WIDTH], None, false);
+    plan.erase(2, Fault::Timeout);
+    let (mut last, mut asked) = (0, Vec::new());
+    let decoded = loop {
+        match plan.step() {
+            Step::Ask(asks) => asked.extend(asks.into_iter().map(|(i, ranges)| (usize::from(i.0), ranges))),
+            Step::Wait => {
+                let (i, ranges) = asked.remove(0);
+                last += usize::from(i == 3);
+                if (i, last) == (3, 2) {
+                    plan.failed(3, Some(Fault::Timeout));
+                    continue;
+                }
+                let touched = [i, K, K + 1].into_iter().map(|s| StripIndex(s as u8)).collect();
+                let covers = if i < K { Vec::new() } else { vec![Some(v(2)); K] };
+                let info = VersionInfo { version: v(2), touched, len: 64 << 10, covers };
+                let zeros = |range: Range| (range.offset, Bytes::from(vec![0; range.len as usize]));
+                plan.answered(i, info, ranges.into_iter().map(zeros).collect());
+            }
+            step => break step,
+        }
+    };
+    assert!(matches!(decoded, Step::Decode { .. }) && last == 2, "{decoded:?} {plan:?}");
+    assert_eq!((plan.learnt().data, plan.learnt().len), (vec![Some(v(2)); K], 256 << 10));
+}
+
 proptest! {
     #[test]
     fn up_to_m_strips_out_of_reach_are_got_round(
@@ -156,6 +189,12 @@ proptest! {
                 let found = plan.strips[i].info.as_ref().filter(|_| plan.strips[i].here()).map(|info| info.version);
                 prop_assert_eq!(found, wanted, "source {}", i);
             }
+        }
+        let learnt = plan.learnt();
+        if learnt.parity.is_some() && learnt.data.iter().all(Option::is_some) {
+            let last = (0..K).rfind(|i| learnt.data[*i] != Some(Version::ZERO));
+            let least = last.map_or(0, |i| plan.geometry.start(i) + 4096);
+            prop_assert!(learnt.len >= least, "{:?}", learnt);
         }
     }
 }
