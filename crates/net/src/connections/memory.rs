@@ -4,6 +4,9 @@
 //! tells is compared with the ring's length before use, and nothing in the memory is ever referred to, only copied out of it.
 //! So the worst that a peer can do is to send other bytes, which it could anyway. The memory cannot change its length (it is sealed), so
 //! that touching it cannot fail.
+//!
+//! A ring that is empty begins again at its first byte for a small message, so that these go by the same few pages, which are in the CPU's cache, and
+//! the others are not taken from the system before something large comes. Its writer says where in the stream that was.
 #![allow(unsafe_code)]
 
 use std::{
@@ -24,6 +27,8 @@ const LEN: usize = HEAD + 2 * RING;
 const APART: usize = 128;
 /// Bytes copied before the other side is told, so that it begins while more is copied.
 const STEP: usize = 128 << 10;
+/// What an empty ring begins again for, bytes at most. Of more than this the copy would wait for what the reader's CPU has in its cache still.
+const SMALL: usize = 16 << 10;
 /// Less room than this is none, unless all that is left fits: a reader that makes room byte by byte does not have it filled so.
 const ROOM_MIN: usize = 4 << 10;
 
@@ -97,22 +102,27 @@ pub(crate) struct Ring<'a> {
     side: usize,
 }
 
-/// Its numbers, by their places.
+/// Its numbers, by their places: those of one line are told together.
 #[derive(Clone, Copy)]
+#[repr(usize)]
 enum Number {
     /// Bytes written since the beginning.
-    Written,
+    Written = 0,
+    /// How many these were when the ring last began again: the byte after them is its first.
+    Began = 8,
     /// Bytes read.
-    Read,
+    Read = APART,
+    /// The reader knows of `Began`. One built before it did not, and leaves it 0.
+    Follows = APART + 8,
     /// The reader waits for bytes, and wants to be woken.
-    ReaderSleeps,
+    ReaderSleeps = 2 * APART,
     /// The writer waits for room.
-    WriterSleeps,
+    WriterSleeps = 3 * APART,
 }
 
 impl Ring<'_> {
     fn number(&self, number: Number) -> &AtomicU64 {
-        let at = self.side * (HEAD / 2) + number as usize * APART;
+        let at = self.side * (HEAD / 2) + number as usize;
         // SAFETY: within the first page of the mapping, aligned, and only used as an atomic by this crate. Another process may
         // change it at any time, which an atomic allows.
         unsafe { AtomicU64::from_ptr(self.memory.0.as_ptr().add(at).cast()) }
@@ -129,6 +139,16 @@ impl Ring<'_> {
     /// Bytes to read, for the reader, who has read so many.
     pub(crate) fn filled(&self, read: u64) -> io::Result<usize> {
         Self::between(self.number(Number::Written).load(Ordering::Acquire), read)
+    }
+
+    /// The reader tells the writer that the ring may begin again.
+    pub(crate) fn follow(&self) {
+        self.number(Number::Follows).store(1, Ordering::Relaxed);
+    }
+
+    /// Where in the stream the ring begins. Whatever the peer makes of it, a place is taken modulo the ring's length.
+    fn began(&self) -> u64 {
+        self.number(Number::Began).load(Ordering::Relaxed)
     }
 
     /// Room to write, for the writer, who has written so many and has `left` more: 0 if it is too little to be worth a turn.
@@ -171,7 +191,12 @@ impl Ring<'_> {
         mut skip: usize,
         rest: usize,
     ) -> io::Result<(usize, bool)> {
-        let (mut left, mut done) = (self.room(*written, rest)?.min(STEP).min(rest), 0);
+        let room = self.room(*written, rest)?;
+        // All is read: the reader looks at nothing before it is told of more, and sees this then.
+        if room == RING && rest <= SMALL && self.number(Number::Follows).load(Ordering::Relaxed) == 1 {
+            self.number(Number::Began).store(*written, Ordering::Relaxed);
+        }
+        let (mut left, mut done) = (room.min(STEP).min(rest), 0);
         for slice in slices {
             if skip >= slice.len() {
                 skip -= slice.len();
@@ -223,7 +248,7 @@ impl Ring<'_> {
 
     /// The one or two places of `len` bytes from `count` on, each with where it begins among them.
     fn each(&self, count: u64, len: usize, mut copy: impl FnMut(*mut u8, usize, usize)) {
-        let at = (count % RING as u64) as usize;
+        let at = (count.wrapping_sub(self.began()) % RING as u64) as usize;
         let first = len.min(RING - at);
         // SAFETY: both are within the ring of this side, which is within the mapping.
         let ring = unsafe { self.memory.0.as_ptr().add(HEAD + self.side * RING) };
@@ -249,11 +274,20 @@ impl Ring<'_> {
 mod tests {
     use super::*;
 
-    /// Every length and place, also round the ring's end, comes as it was sent; what does not fit waits.
+    /// Every length and place, also round the ring's end, comes as it was sent; what does not fit waits. So also to a reader who does not
+    /// know that a ring may begin again.
     #[test]
     fn bytes_come_as_they_were_sent() {
+        bytes_come(true);
+        bytes_come(false);
+    }
+
+    fn bytes_come(follows: bool) {
         let (here, file) = Memory::create().unwrap();
         let there = Memory::map(&file).unwrap();
+        if follows {
+            there.ring(0).follow();
+        }
         let (mut written, mut read, mut sent) = (0, 0, 0u32);
         let mut next = |n: usize| -> Vec<u8> {
             sent += 1;
@@ -282,6 +316,29 @@ mod tests {
             assert!(got == [a, b].concat(), "{len}");
         }
         assert_eq!(there.ring(1).filled(0).unwrap(), 0);
+    }
+
+    /// Small messages that are read one by one go by the ring's first pages, however many; large ones, and all to a reader who does not know
+    /// of it, round the ring. One that is not read whole yet stays where it is.
+    #[test]
+    fn an_empty_ring_begins_again() {
+        let all = 1 + RING / 4096;
+        for (follows, len, pages) in [(true, 5000, 3), (true, 2 * SMALL, all), (false, 5000, all)] {
+            let (memory, file) = Memory::create().unwrap();
+            let (ring, mut written, mut read, mut place) = (memory.ring(0), 0, 0, vec![0; len]);
+            if follows {
+                ring.follow();
+            }
+            for n in 0..1000u32 {
+                let sent = vec![n as u8; len];
+                ring.write(&mut written, &[IoSlice::new(&sent)], 0, len - 1000).unwrap();
+                ring.read(&mut read, &mut [IoSliceMut::new(&mut place[..len - 2000])]).unwrap();
+                ring.write(&mut written, &[IoSlice::new(&sent)], len - 1000, 1000).unwrap();
+                let (n, _) = ring.read(&mut read, &mut [IoSliceMut::new(&mut place[len - 2000..])]).unwrap();
+                assert!(n == 2000 && place == sent);
+            }
+            assert_eq!(fstat(&file).unwrap().st_blocks as usize, pages * 4096 / 512, "{follows} {len}");
+        }
     }
 
     /// Who sleeps is woken once: the reader by any byte, the writer by half of the ring.

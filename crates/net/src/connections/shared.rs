@@ -79,10 +79,12 @@ impl Shared {
         connected: bool,
         share: OwnedSemaphorePermit,
     ) -> io::Result<Shared> {
+        let side = usize::from(!connected);
+        memory.ring(1 - side).follow();
         Ok(Shared {
             memory,
             bell: bell::hang(bell)?,
-            side: usize::from(!connected),
+            side,
             written: Mutex::default(),
             read: Mutex::default(),
             gone: AtomicBool::new(false),
