@@ -11,7 +11,8 @@ use super::{
 };
 
 /// Colours of the marks' colour in the uppermost rows of a chart, and how its times lie: `[columns, [x of each time of `at`], what the page has]`.
-/// A mark is a triangle there, of seven columns and more.
+/// A mark is a triangle there, of seven columns and more. Paper is transparent there: what is faint has the same colour as the marks, and is none of
+/// them (the time that a mark lasts is such a band).
 const COLUMNS: &str = "
     const drawer = ropewalk.charts[chart].drawer, canvas = drawer.canvas ?? drawer.plot.ctx.canvas;
     const top = drawer.canvas ? 22 : Math.round(drawer.plot.bbox.top);
@@ -19,7 +20,8 @@ const COLUMNS: &str = "
     const wanted = getComputedStyle(document.documentElement).getPropertyValue('--mark').match(/[0-9a-f]{2}/gi).map((two) => parseInt(two, 16));
     const row = canvas.getContext('2d').getImageData(0, top + 1, canvas.width, 1).data;
     const columns = [];
-    for (let n = 0; n < canvas.width; n++) if (wanted.every((value, of) => Math.abs(row[4 * n + of] - value) <= 3)) columns.push(n);
+    const solid = (n) => row[4 * n + 3] > 127;
+    for (let n = 0; n < canvas.width; n++) if (solid(n) && wanted.every((value, of) => Math.abs(row[4 * n + of] - value) <= 3)) columns.push(n);
     return [columns, at.map(x), [canvas.width, drawer.plot?.width, ropewalk.window(), ropewalk.marks()]];";
 
 /// Whether just these times (microseconds since 1970) are marked in a chart; else what is otherwise.
@@ -147,6 +149,14 @@ fn a_cell_of_the_lab_a_lost_node_and_a_rebuild_stand_on_the_time_axis() {
         });
     };
     drawn();
+    // A busy machine takes long for a cell: its time is a band then, and no mark but where it begins.
+    let long = |seconds: u32| {
+        browser.js(&format!(
+            "ropewalk.given.forEach((mark) => {{ mark.to = mark.from + {seconds} }}); ropewalk.redraw()"
+        ));
+        drawn();
+    };
+    [2, 5, 60].into_iter().for_each(long);
 
     cluster.kill(|name| name == "n4");
     let told = |what: &str| marks().iter().any(|(_, text)| text.contains(what));
