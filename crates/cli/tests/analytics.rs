@@ -2,6 +2,8 @@
 //! that is slow is found; a process that is gone is named; `top` in a terminal.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
+#[path = "common/ahead.rs"]
+mod ahead;
 mod common;
 #[path = "analytics/crowd.rs"]
 mod crowd;
