@@ -136,7 +136,12 @@ impl Browser {
         ];
         let mut browser = Browser { driver, port, session: String::new(), process: None, _profile: profile };
         let options = json!({ "args": arguments });
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } } } });
+        // A script may take as long as its answer is waited for, not half a minute; the driver says so first.
+        let timeouts = json!({ "script": (PATIENCE - Duration::from_secs(10)).as_millis() as u64 });
+        let logs = json!({ "browser": "ALL" });
+        let wanted =
+            json!({ "goog:chromeOptions": options, "goog:loggingPrefs": logs, "timeouts": timeouts });
+        let wanted = json!({ "capabilities": { "alwaysMatch": wanted } });
         let made = browser.call("POST", "/session", &wanted);
         let Some(session) = made["sessionId"].as_str() else { return Err(made) };
         browser.session = session.to_owned();
@@ -161,8 +166,16 @@ impl Browser {
     }
 
     /// A command of the browser's own protocol.
-    fn cdp(&self, command: &str, params: Value) {
-        self.say("/goog/cdp/execute", json!({ "cmd": command, "params": params }));
+    fn cdp(&self, command: &str, params: Value) -> Value {
+        self.say("/goog/cdp/execute", json!({ "cmd": command, "params": params }))
+    }
+
+    /// How long the page's thread has been on a CPU, milliseconds.
+    pub fn cpu_ms(&self) -> f64 {
+        self.cdp("Performance.enable", json!({}));
+        let told = self.cdp("Performance.getMetrics", json!({}));
+        let metric = told["metrics"].as_array().unwrap().iter().find(|metric| metric["name"] == "ThreadTime");
+        metric.unwrap_or_else(|| panic!("no ThreadTime: {told}"))["value"].as_f64().unwrap() * 1e3
     }
 
     /// Goes to an address.

@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use super::browser::Browser;
 
+/// So often each is drawn.
+const DRAWN: u32 = 20;
+
 /// A minute of 16 processes, as lines and as a heat map; and a day, with a new name every ten seconds.
 pub fn draws_fast_and_does_not_grow(browser: &Browser) {
     let made = "const chart = ropewalk.charts[0]; ropewalk.stream = () => {}; ropewalk.source?.close(); const now = Math.floor(ropewalk.now()); \
@@ -14,14 +17,17 @@ pub fn draws_fast_and_does_not_grow(browser: &Browser) {
             steps: Array.from({length: 60}, (_, at) => (n * at) % 17)}))});";
     for (what, rows, axis, by) in [("lines", 16, "null", "process"), ("heat map", 60, "'latency'", "latency")]
     {
-        let best = browser.js(&format!(
-            "{made} ropewalk.pinned = [now - 60, now]; let best = Infinity; for (let n = 0; n < 20; n++) {{ chart.take(found({rows}, {axis}, '{by}'), 1); \
-             chart.place.getBoundingClientRect(); best = Math.min(best, +chart.card.dataset.drawMs); }} return best"
+        // What others take of the CPUs is not in it: a clock on the wall says more of them than of the page.
+        let before = browser.cpu_ms();
+        browser.js(&format!(
+            "{made} ropewalk.pinned = [now - 60, now]; for (let n = 0; n < {DRAWN}; n++) {{ chart.take(found({rows}, {axis}, '{by}'), 1); \
+             chart.place.getBoundingClientRect(); }}"
         ));
-        println!("60 s of 16 processes drawn as {what}: {best} ms");
-        assert!(best.as_f64().unwrap() < 100.0, "{what}: {best} ms");
+        let each = (browser.cpu_ms() - before) / f64::from(DRAWN);
+        println!("60 s of 16 processes drawn as {what}: {each:.1} ms of a CPU");
+        assert!(each > 0.0 && each < 100.0, "{what}: {each} ms of a CPU");
     }
-    // Drawn a thousand times, no element more than after the first; by four scripts, since each has half a minute.
+    // Drawn a thousand times, no element more than after the first; by four scripts, since each has a time.
     for _ in 0..4 {
         let elements = browser.js(&format!(
             "{made} const count = () => document.getElementsByTagName('*').length; const counts = []; for (let n = 0; n < 250; n++) {{ \
