@@ -159,7 +159,10 @@ async fn a_stopped_test_ends_on_all_hosts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_and_gone_meanwhile_are_named() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound, so that no other test's server listens there meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let free = bound.local_addr().unwrap();
     let error = Controller::connect(&[vec![free]], &[]).await.err().unwrap().to_string();
     assert!(error.contains(&free.to_string()) && error.contains("does not answer"), "{error}");
     assert!(matches!(Controller::connect(&[], &[]).await, Err(NetperfError::NoServer)));

@@ -155,6 +155,8 @@ async fn a_killed_peer_is_noticed_at_once_and_another_in_its_place_is_another() 
     while client.waiters().is_empty() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+    // It has been sent: what is asked after it on the same lane is answered.
+    peer.call(call(ECHO, b"")).await.unwrap();
     server.signal("-KILL");
     let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(matches!(error, CallError::Disconnected { maybe_executed: true, .. }), "{error}");

@@ -71,7 +71,10 @@ async fn addresses_told_in_the_handshake_become_rails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_where_nobody_listens_is_left_out() {
     let (_server, addr) = server_with(EndpointConfig { conns_max: 4, ..listening(1) });
-    let free = std::net::TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap();
+    // Bound, so that nobody else listens there meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.3:0".parse().unwrap()).unwrap();
+    let free = bound.local_addr().unwrap();
     let client = Endpoint::start(EndpointConfig { conns_max: 4, ..config(2) }).unwrap();
     let peer = client.peer(&[free, addr]);
     for _ in 0..20 {
