@@ -48,7 +48,7 @@ fn agrees_with_fio(cluster: &Cluster, told: &fio::Told) {
     assert!(ends >= all_of_fio - told.apart_us, "too short: fio {all_of_fio} us, ours below {ends}");
 }
 
-/// A look at the clocks is once more taken with another file: the first of these.
+/// So many files are written, at most, to compare seconds.
 const LOOKS: usize = 8;
 
 /// Each block has a strip on each of the three pdisks: by the second n1 and n3, whose clock is ahead, have done the same. Where a process
@@ -64,7 +64,7 @@ fn a_clock_that_is_ahead_is_seen_through(cluster: &Cluster) {
         Some((ends.0, ends.1, row["total"].as_f64()?))
     };
     let are_alike = |file: &str| {
-        // Both have counted all of it when it has been written for two seconds.
+        // What was written is in what both answer.
         closed(cluster);
         // The window moves on between the questions, and what a clock is ahead is rounded anew in each.
         (0..3).any(|_| {
