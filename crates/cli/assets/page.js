@@ -163,8 +163,9 @@ class Page {
 
   async refreshEvents() {
     try {
+      const events = (await ask("/api/events")).map((event) => ({ from: event.at_us / 1e6, text: event.text }));
       const was = JSON.stringify(this.marks());
-      this.events = (await ask("/api/events")).map((event) => ({ from: event.at_us / 1e6, text: event.text }));
+      this.events = events;
       // Where nothing else brings them onto the charts.
       if (JSON.stringify(this.marks()) !== was) this.redraw();
       if (at("status").dataset.of === "events") this.says("");
