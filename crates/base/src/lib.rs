@@ -10,6 +10,7 @@ pub mod ids;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
+pub mod name;
 pub mod presence;
 pub mod proc_stat;
 pub mod start;

@@ -95,6 +95,27 @@ fn an_existing_cluster_is_not_bent_to_other_options() {
         let error = refused(&["node", "rename", "--dir", dir, "n2", name]);
         assert!(error.contains(name), "{error}");
     }
+    // One rule for the names of all that is new, which the command knows as well as the manager.
+    let init = ["init", "--dir", "/nowhere", "--address", "127.0.0.1"];
+    for name in ["", "..", "-x", "a/b", "\u{1b}[2J", &"n".repeat(64)] {
+        let (rack, cluster, node) =
+            (format!("--rack={name}"), format!("--name={name}"), format!("--node={name}"));
+        for command in [
+            &["fs", "create", "--dir", dir, "--pool", "pool1", "--", name][..],
+            &["pool", "create", "--dir", dir, "--code", "1way", "--block-size", "1m", "--", name],
+            &["node", "rename", "--dir", dir, "--", "n2", name],
+            &["node", "set", "--dir", dir, "n2", &rack],
+            &["manager", "add", "--dir", dir, "--", name],
+            &["join", "--dir", "/nowhere", &cluster, "token"],
+            &[&init[..], &[&cluster]].concat(),
+            &[&init[..], &[&node]].concat(),
+            &[&init[..], &[&rack]].concat(),
+        ] {
+            let error = refused(command);
+            assert!(error.contains(&format!("{name:?} is no name of a ")), "{command:?}: {error}");
+            assert!(error.contains("1 to 63 letters"), "{command:?}: {error}");
+        }
+    }
     assert_eq!(cluster.json(&["node", "list"])[1]["name"], "n2");
 
     // Mounting.

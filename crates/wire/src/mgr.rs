@@ -414,7 +414,7 @@ pub enum MgrRequest {
     /// A new node; the manager chooses its number. Asking again for the same is harmless as long as no server of it
     /// has registered and it has no pdisks.
     NodeAdd {
-        /// Its name: 1 to [`NODE_NAME_MAX`] letters, digits, `.`, `_` or `-`, the first a letter or digit.
+        /// Its name, as [`base::name::check_name`] has it.
         name: String,
         /// "ip:port" of its server, 1 to [`NODE_ADDRS_MAX`] of them, used by no other node.
         addrs: Vec<String>,
@@ -611,8 +611,6 @@ pub struct MemberInfo {
 /// Longest time for which a machine is invited, seconds: a week.
 pub const INVITED_FOR_MAX: u64 = 7 * 24 * 3600;
 
-/// Longest name of a node, bytes.
-pub const NODE_NAME_MAX: usize = 63;
 /// Most addresses of a node.
 pub const NODE_ADDRS_MAX: usize = 16;
 

@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use wire::map::FailureDomain;
 
 use super::{
-    common::{Dir, Listing, Removal},
+    common::{Dir, Listing, Removal, new_name},
     store::StoreArgs,
 };
 
@@ -70,6 +70,7 @@ pub enum Fs {
         #[command(flatten)]
         dir: Dir,
         /// Its name
+        #[arg(value_parser = new_name("file system"))]
         name: String,
         /// The pool of its root directory
         #[arg(long)]
@@ -125,6 +126,7 @@ pub struct PoolCreate {
     #[command(flatten)]
     pub dir: Dir,
     /// Its name
+    #[arg(value_parser = new_name("pool"))]
     pub name: String,
     /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p
     #[arg(long)]
@@ -261,7 +263,10 @@ pub struct ManagerName {
 #[derive(Args)]
 pub struct ManagerAdd {
     #[command(flatten)]
-    pub name: ManagerName,
+    pub dir: Dir,
+    /// Its name
+    #[arg(value_parser = new_name("manager"))]
+    pub name: String,
     /// Addresses at which others reach it, one for each of this machine's networks: separated by commas [default: as of the manager
     /// that is here]
     #[arg(long, value_delimiter = ',')]

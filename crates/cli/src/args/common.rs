@@ -6,11 +6,21 @@ use std::{
     str::FromStr,
 };
 
-use base::CipherList;
+use base::{
+    CipherList,
+    name::{self, BadName},
+};
 use clap::{
     Args, ValueHint,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+
+/// The name of something new, by the one rule for names.
+pub fn new_name(
+    of: &'static str,
+) -> impl Fn(&str) -> Result<String, BadName> + Clone + Send + Sync + 'static {
+    move |name| name::check_name(of, name).map(|()| name.to_owned())
+}
 
 /// How what follows a handshake is protected.
 pub fn cipher_list() -> impl TypedValueParser<Value = CipherList> {

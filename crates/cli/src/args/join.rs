@@ -8,7 +8,7 @@ use net::Role;
 
 use super::{
     analytics::PageArgs,
-    common::{self, Dir},
+    common::{self, Dir, new_name},
     store::StoreArgs,
 };
 
@@ -21,11 +21,11 @@ pub const NODE_PORT: u16 = 7451;
 pub struct Init {
     #[command(flatten)]
     pub dir: Dir,
-    /// The cluster's name [default: that of its directory]
-    #[arg(long)]
+    /// The cluster's name [default: like that of its directory]
+    #[arg(long, value_parser = new_name("cluster"))]
     pub name: Option<String>,
     /// The node's name [default: this machine's]
-    #[arg(long)]
+    #[arg(long, value_parser = new_name("node"))]
     pub node: Option<String>,
     /// Address of this machine, at which others reach it; several, one for each of its networks: separated by commas
     #[arg(long, required = true, value_delimiter = ',')]
@@ -43,7 +43,7 @@ pub struct Init {
     #[arg(long, value_parser = common::cipher_list(), ignore_case = true)]
     pub cipher_list: Option<CipherList>,
     /// The rack that the machine is in: what is lost together. Pools spread their strips over racks
-    #[arg(long)]
+    #[arg(long, value_parser = new_name("rack"))]
     pub rack: Option<String>,
     /// Start the processes apart from systemd, also where it runs and has the units
     #[arg(long)]
@@ -68,7 +68,7 @@ pub struct Join {
     #[arg(long)]
     pub port: Option<u16>,
     /// The node's or manager's name [default: this machine's]
-    #[arg(long)]
+    #[arg(long, value_parser = new_name("machine"))]
     pub name: Option<String>,
     /// Servers: a directory on a disk that becomes a pdisk; again for each
     #[arg(long, value_hint = ValueHint::DirPath)]
@@ -77,7 +77,7 @@ pub struct Join {
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
     /// Servers: the rack that the machine is in: what is lost together. Pools spread their strips over racks
-    #[arg(long)]
+    #[arg(long, value_parser = new_name("rack"))]
     pub rack: Option<String>,
     /// Start the processes apart from systemd, also where it runs and has the units
     #[arg(long)]

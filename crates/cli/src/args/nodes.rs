@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use clap::{Args, Subcommand};
 
 use super::{
-    common::{Dir, Listing},
+    common::{Dir, Listing, new_name},
     join::NodeToken,
 };
 
@@ -103,7 +103,7 @@ pub struct NodeSet {
     #[arg(long, requires = "address", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The rack that it is in from now on; what that asks for moves
-    #[arg(long)]
+    #[arg(long, value_parser = new_name("rack"))]
     pub rack: Option<String>,
     /// It is in no rack
     #[arg(long, conflicts_with = "rack")]
@@ -115,6 +115,7 @@ pub struct NodeRename {
     #[command(flatten)]
     pub name: NodeName,
     /// Its new name: 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit
+    #[arg(value_parser = new_name("node"))]
     pub new: String,
 }
 

@@ -16,9 +16,6 @@ use crate::{
     process::tcp_ports::Beside,
 };
 
-/// Longest name of a cluster, bytes.
-const NAME_MAX: usize = 63;
-
 /// Makes it.
 pub fn init(args: &Init) -> Result<ClusterDir> {
     let dir = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
@@ -36,11 +33,8 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     listeners.extend(others);
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => dir.file_name().map_or("rope".into(), |name| name.to_string_lossy().into_owned()),
+        None => make::cluster_name(dir),
     };
-    if name.is_empty() || name.len() > NAME_MAX {
-        bail!("--name {name:?}: a cluster's name has 1 to {NAME_MAX} bytes");
-    }
     let node_name = args.node.clone().unwrap_or_else(host_name);
     manager::check_node_name(&node_name).with_context(|| format!("--node {node_name:?}"))?;
     if let Some(rack) = &args.rack {

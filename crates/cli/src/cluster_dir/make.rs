@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, CipherList, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
+use base::{ByteSize, CipherList, ClusterId, FsId, NodeId, PdiskId, PoolId, name::name_like, units};
 use layout::{Code, LayoutTable, PdiskDesc};
 use wire::map::{FsEntry, NodeRack, PoolEntry, PoolPdisk};
 
@@ -142,7 +142,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let mut listeners = reserve_ports(listen, args.port, nodes + beside as u32, &kept)?;
     let further_at = nodes as usize + 1;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
-    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
+    let name = cluster_name(dir);
     let node = |n: u32| -> Result<NodeFile> {
         Ok(NodeFile {
             id: NodeId(n + 1),
@@ -204,6 +204,12 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
     listeners.extend(shown);
     Ok(Plan { pool: Some(pool), file, rack: None, log_dir, listeners })
+}
+
+/// What a cluster in this directory is called, unless it is told.
+pub fn cluster_name(dir: &Path) -> String {
+    let called = dir.file_name().and_then(|name| name_like(&name.to_string_lossy()));
+    called.unwrap_or_else(|| "rope".to_owned())
 }
 
 /// Members of etcd on these ports. They listen on loopback: what they say is not protected.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::Result;
-use base::when;
+use base::{
+    name::{NAME_MAX, name_like},
+    when,
+};
 use lab::{
     cell::Record,
     results::{self, Results, Seen},
@@ -15,7 +18,7 @@ use lab::{
 
 use crate::{
     cluster_dir::ClusterDir,
-    commands::analytics::worksheets::{MARKS_MAX, Mark, NAME_MAX, Worksheet},
+    commands::analytics::worksheets::{MARKS_MAX, Mark, Worksheet},
 };
 
 /// What the worksheet shows.
@@ -42,8 +45,8 @@ fn name(out: &Path, begun: u64) -> String {
     let date = when::date_time(begun / 1000).replace(' ', "T").replace(['-', ':', 'Z'], "");
     let begun = format!("{date}.{:03}", begun % 1000);
     // The end of a long one tells more.
-    let end = name[name.len().saturating_sub(NAME_MAX - begun.len() - 1)..].trim_start_matches('.');
-    format!("{}-{begun}", if end.is_empty() { "lab" } else { end })
+    let end = name_like(&name[name.len().saturating_sub(NAME_MAX - begun.len() - 1)..]);
+    format!("{}-{begun}", end.as_deref().unwrap_or("lab"))
 }
 
 /// Keeps it, and says where. A run is not the worse without.
@@ -95,7 +98,7 @@ mod tests {
             ("/a/.b c\u{e9}", "b-c-".to_owned()),
             ("/", "lab".to_owned()),
             ("/a/..", "lab".to_owned()),
-            (&format!("/a/{}", "x".repeat(100)), "x".repeat(44)),
+            (&format!("/a/{}", "x".repeat(100)), "x".repeat(43)),
         ] {
             let name = name(Path::new(out), begun);
             assert_eq!(name, format!("{wanted}-20261121T140100.007"), "{out}");

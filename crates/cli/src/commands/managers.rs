@@ -176,7 +176,7 @@ fn found<'a>(rows: &'a [ManagerRow], name: &str) -> Result<&'a ManagerRow> {
 
 /// `ropewalk manager add`: one more on this machine. On another one it comes with a token of that role.
 pub fn add(args: &ManagerAdd) -> Result<()> {
-    let dir = args.name.dir.open()?;
+    let dir = args.dir.open()?;
     if dir.file.etcd.is_none() {
         bail!(
             "the manager's journal is a file, which nobody else can follow; take it into etcd first: ropewalk manager migrate"
@@ -189,7 +189,7 @@ pub fn add(args: &ManagerAdd) -> Result<()> {
              and join with it: ropewalk join --dir DIR TOKEN --address ADDRESS"
         );
     };
-    let name = &args.name.name;
+    let name = &args.name;
     if dir.file.all_managers().iter().any(|one| one.name == *name) {
         bail!("there is a manager {name} already");
     }

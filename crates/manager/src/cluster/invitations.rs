@@ -10,7 +10,10 @@ use wire::{
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
-use super::{Cluster, Step, StoreOp, nodes::check_rack};
+use super::{
+    Cluster, Step, StoreOp,
+    nodes::{check_rack, check_word},
+};
 use crate::keys::{self, InvitationRecord, JoinedRecord, MemberRecord};
 
 /// Most file systems that one member is limited to.
@@ -118,6 +121,7 @@ impl Cluster {
         if !asked.rack.is_empty() {
             check_rack(&asked.rack)?;
         }
+        check_word("machine", &asked.name)?;
         let node = match invitation.role {
             Role::Server => Some(match self.node_left(&asked.name) {
                 Some(node) => {

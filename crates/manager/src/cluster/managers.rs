@@ -19,7 +19,7 @@ fn no<T>(text: String) -> Result<T, MgrError> {
 impl Cluster {
     /// One more manager, or one at other addresses.
     pub(super) fn set_manager(&mut self, entry: &ManagerEntry, step: &mut Step) -> Result<(), MgrError> {
-        check_word(&entry.name, "manager")?;
+        check_word("manager", &entry.name)?;
         let entry = ManagerEntry { name: entry.name.clone(), addrs: addr_texts(&check_addrs(&entry.addrs)?) };
         if self.map.managers.contains(&entry) {
             return Ok(());

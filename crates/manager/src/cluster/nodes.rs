@@ -6,10 +6,10 @@
 
 use std::net::SocketAddr;
 
-use base::NodeId;
+use base::{NodeId, name};
 use wire::{
     map::{NodeEntry, NodeRack, PdiskEntry},
-    mgr::{MgrError, NODE_ADDRS_MAX, NODE_NAME_MAX},
+    mgr::{MgrError, NODE_ADDRS_MAX},
 };
 
 use super::{Cluster, Step, StoreOp};
@@ -26,7 +26,7 @@ fn no<T>(text: String) -> Result<T, MgrError> {
 
 /// Refuses what cannot be a node's name.
 pub fn check_name(name: &str) -> Result<(), MgrError> {
-    check_word(name, "node")?;
+    check_word("node", name)?;
     if name == MANAGER {
         return no(format!("no node can be called {MANAGER}: that is the manager; choose another name"));
     }
@@ -35,19 +35,11 @@ pub fn check_name(name: &str) -> Result<(), MgrError> {
 
 /// Refuses what cannot be a rack's name.
 pub fn check_rack(name: &str) -> Result<(), MgrError> {
-    check_word(name, "rack")
+    check_word("rack", name)
 }
 
-pub(super) fn check_word(name: &str, of: &str) -> Result<(), MgrError> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-    if !first || name.len() > NODE_NAME_MAX || !name.chars().all(fits) {
-        return no(format!(
-            "{name:?} is no name of a {of}: 1 to {NODE_NAME_MAX} letters, digits, '.', '_' or '-', the first a \
-             letter or digit"
-        ));
-    }
-    Ok(())
+pub(super) fn check_word(of: &'static str, name: &str) -> Result<(), MgrError> {
+    name::check_name(of, name).map_err(|bad| MgrError::Config(bad.to_string()))
 }
 
 /// A node's addresses, each once, if they can be connected to.

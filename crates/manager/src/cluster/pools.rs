@@ -15,7 +15,7 @@ use wire::{
     mgr::{MgrError, Timestamp},
 };
 
-use super::{Cluster, Step, StoreOp};
+use super::{Cluster, Step, StoreOp, nodes::check_word};
 use crate::{
     closing::{closed_name, closing_name},
     keys,
@@ -25,8 +25,6 @@ use crate::{
 
 /// Most pools, and most file systems, of a cluster: every process holds all of them.
 const MANY_MAX: usize = 256;
-/// Longest name of either, bytes.
-const NAME_MAX: usize = 64;
 
 /// What a new pool is to be.
 #[derive(Debug, Clone)]
@@ -62,14 +60,6 @@ fn no(text: String) -> MgrError {
     MgrError::Config(text)
 }
 
-fn check_name(name: &str) -> Result<(), MgrError> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(fits) {
-        return Ok(());
-    }
-    Err(no(format!("{name:?} is no name: 1 to {NAME_MAX} letters, digits, '.', '_' or '-'")))
-}
-
 impl Cluster {
     pub(super) fn make_pool(&mut self, new: NewPool, now: Duration, step: &mut Step) -> Result<(), MgrError> {
         let refused = |error: layout::LayoutError| no(error.to_string());
@@ -80,7 +70,7 @@ impl Cluster {
             let same = pool.code == code.to_string() && pool.block_size == block_size;
             return if same { Ok(()) } else { Err(no(format!("there is a pool {} already", new.name))) };
         }
-        check_name(&new.name)?;
+        check_word("pool", &new.name)?;
         if self.map.pools.len() >= MANY_MAX {
             return Err(no(format!("there are {MANY_MAX} pools already")));
         }
@@ -167,7 +157,7 @@ impl Cluster {
             let same = fs.pool == pool;
             return if same { Ok(()) } else { Err(no(format!("there is a file system {name} already"))) };
         }
-        check_name(&name)?;
+        check_word("file system", &name)?;
         if self.map.filesystems.len() >= MANY_MAX {
             return Err(no(format!("there are {MANY_MAX} file systems already")));
         }

@@ -37,8 +37,15 @@ fn pools_and_file_systems_are_made_once_and_stay() {
         assert!(matches!(make(&mut stage, name, code, &[]), MgrReply::Error(_)), "{name} {code}");
     }
     assert!(matches!(make(&mut stage, "x", "1way", &[9]), MgrReply::Error(_)));
+    let named = |name: &str, pool| Ask::MakeFs { name: name.into(), pool, now: Timestamp::default() };
+    for name in ["", ".", "..", "-x", "_x", "a/b", "a b", "\u{1b}[2J", &"n".repeat(64)] {
+        for reply in [make(&mut stage, name, "1way", &[]), stage.ask(NOBODY, named(name, PoolId(2)))] {
+            let MgrReply::Error(error) = reply else { panic!("{name:?}: {reply:?}") };
+            assert!(error.to_string().contains(&format!("{name:?} is no name of a ")), "{error}");
+        }
+    }
     assert_eq!(stage.cluster.map().epoch, epoch, "what is refused changes nothing");
-    let fs = |pool| Ask::MakeFs { name: "fs2".into(), pool, now: Timestamp::default() };
+    let fs = |pool| named("fs2", pool);
     assert!(matches!(stage.ask(NOBODY, fs(PoolId(7))), MgrReply::Error(_)));
     assert_eq!(stage.ask(NOBODY, fs(PoolId(2))), MgrReply::Done);
     stage.restart();

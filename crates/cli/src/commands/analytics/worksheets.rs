@@ -9,6 +9,7 @@ use std::{
 
 use analytics::Query;
 use anyhow::{Context, Result, bail};
+use base::name::check_name;
 use serde::{Deserialize, Serialize};
 
 use super::params::Params;
@@ -24,8 +25,8 @@ const PLACE: &str = "worksheets";
 const CHARTS_MAX: usize = 16;
 /// Marks of one, at most.
 pub const MARKS_MAX: usize = 1000;
-/// Letters of a name.
-pub const NAME_MAX: usize = 64;
+/// Letters of a name, at most; a new one has one less (`base::name`).
+const NAME_MAX: usize = 64;
 
 /// A span of time with a name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -87,6 +88,9 @@ impl Worksheet {
             bail!("a worksheet has at most {CHARTS_MAX} charts and {MARKS_MAX} marks");
         }
         let path = path(dir, &self.name)?;
+        if !path.exists() {
+            check_name("worksheet", &self.name)?;
+        }
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
             access::make_dir(&dir.join(PLACE))?;
@@ -188,12 +192,15 @@ mod tests {
         fs::write(dir.path().join("worksheets/bad.json"), "{").unwrap();
         let all = all(dir.path()).unwrap();
         assert_eq!((all.len(), &all[1]), (2, &saved));
-        for name in ["", "..", ".x", "a/b", "../a", "a b", &"a".repeat(65)] {
+        for name in ["", "..", ".x", "a/b", "../a", "a b", "-x", "_x", &"a".repeat(64)] {
             assert!(
                 Worksheet::of(name, &["net.calls".to_owned()]).unwrap().save(dir.path()).is_err(),
                 "{name}"
             );
         }
+        // One that has such a name from before keeps it, and is saved again.
+        fs::rename(dir.path().join("worksheets/0.json"), dir.path().join("worksheets/-x.json")).unwrap();
+        Worksheet::of("-x", &["net.calls".to_owned()]).unwrap().save(dir.path()).unwrap();
         assert!(Worksheet::of("a", &["nothing".to_owned()]).is_err());
         assert!(Worksheet::of("a", &["http://h/#x=1".to_owned()]).is_err());
     }
