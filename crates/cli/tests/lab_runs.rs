@@ -91,7 +91,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         (
             "step = 'devices'\n",
             "step = 'devices'\n[targets]\ndevices = ['/dev/gone']\n[x]\n",
-            ["line", "", "unknown field"],
+            ["line 6", "\"x\"", "possible are"],
         ),
     ] {
         fs::write(place.dir.path().join("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();

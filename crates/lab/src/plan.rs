@@ -39,6 +39,7 @@ mod fio_job;
 mod read;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::BTreeMap;
 
@@ -300,6 +301,9 @@ pub enum StepValue {
     All(String),
 }
 
+/// What steps may be.
+const STEPS: &str = "write \"1..n\", \"1..8\", or a list of numbers from 1 to 4096 and \"n\"";
+
 impl Steps {
     /// The steps for `n` parts, ascending, each at most `n`.
     pub fn resolve(&self, n: u32) -> Vec<u32> {
@@ -337,7 +341,7 @@ impl Steps {
                     })
             }
         };
-        (!fits).then_some("write \"1..n\", \"1..8\", or a list of numbers from 1 to 4096 and \"n\"")
+        (!fits).then_some(STEPS)
     }
 }
 fn one() -> f64 {

@@ -7,11 +7,15 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{CeilingFrom, Figure, Params, Pick, Plan, PlanTargets, Reference, Series, Step, Steps, product};
+use super::{
+    CeilingFrom, Figure, Params, Pick, Plan, PlanTargets, Reference, Series, Step, Steps, product, words,
+};
 use crate::engine::EngineKind;
 
 /// Cells of one series that a plan may ask for; more is a mistake in a matrix.
 const CELLS_MAX: usize = 10_000;
+/// Bytes of a series' name.
+const SERIES_NAME_MAX: usize = 200;
 /// Seconds of one cell.
 pub(super) const SECONDS_MAX: f64 = 86_400.0;
 
@@ -115,8 +119,13 @@ struct Short {
 impl Plan {
     /// Reads a plan and chooses its full or short form. `origin` names it in errors.
     pub fn parse(origin: &str, text: &str, short: bool) -> Result<Plan, PlanError> {
-        let file: PlanFile = toml::from_str(text)
-            .map_err(|e| error(origin, text, e.span().unwrap_or(0..0), e.message().replace('\n', "; ")))?;
+        let file: PlanFile = toml::from_str(text).map_err(|e| {
+            let at = error(origin, text, e.span().unwrap_or(0..0), String::new());
+            let why = words::plain(e.message(), &at.key);
+            // What is missing stands at no key.
+            let key = if e.message().starts_with("missing field") { String::new() } else { at.key };
+            PlanError { origin: at.origin, line: at.line, key, why }
+        })?;
         Reader { origin, text, short }.plan(file)
     }
 }
@@ -135,6 +144,11 @@ fn error(origin: &str, text: &str, span: Range<usize>, why: String) -> PlanError
     };
     let key = match before.rfind('=') {
         Some(at) => of(&before[..at]),
+        // Within a list of several lines it is that of the line where the list begins.
+        None if !whole.contains(['=', '[']) => {
+            let above = text[..begin].lines().rev().find_map(|line| line.split_once('='));
+            above.map(|(key, _)| of(key)).unwrap_or_default()
+        }
         None => whole.split('=').next().map(|key| key.trim().to_owned()).unwrap_or_default(),
     };
     PlanError { origin: origin.to_owned(), line, key: key.trim_matches(['[', ']', '"']).to_owned(), why }
@@ -154,8 +168,8 @@ impl Reader<'_> {
     fn plan(&self, file: PlanFile) -> Result<Plan, PlanError> {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let name = file.name.get_ref();
-        if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
-            return self.fail(file.name.span(), "a name has 1 to 64 of a-z, 0-9 and -");
+        if name.is_empty() || name.len() > 64 || name.starts_with('-') || !name.chars().all(good) {
+            return self.fail(file.name.span(), "a name has 1 to 64 of a-z, 0-9 and -, the first no -");
         }
         // Both forms are checked, whichever is chosen.
         for seconds in [Some(&file.seconds), file.short.seconds.as_ref()].into_iter().flatten() {
@@ -208,13 +222,18 @@ impl Reader<'_> {
         let mut series = Vec::new();
         let mut ceilings = Vec::new();
         for one in file.series.into_inner() {
-            ceilings.extend(one.ceiling.iter().map(|c| (c.span(), c.get_ref().series.clone())));
+            ceilings.extend(
+                one.ceiling.iter().map(|c| (c.span(), c.get_ref().series.clone(), c.get_ref().times)),
+            );
             self.series(one, &file.short, &mut series)?;
         }
         if series.is_empty() {
             return self.fail(at, "a plan has at least one series");
         }
-        for (span, wanted) in ceilings {
+        for (span, wanted, times) in ceilings {
+            if !(times > 0.0 && times.is_finite()) {
+                return self.fail(span, "times is a number above 0");
+            }
             if !series.iter().any(|s| s.name.starts_with(&wanted)) {
                 return self.fail(span, format!("there is no series {wanted:?}"));
             }
@@ -223,6 +242,9 @@ impl Reader<'_> {
         for one in file.reference {
             let span = one.span();
             let one = one.into_inner();
+            if !one.at.is_finite() || one.value.is_some_and(|value| !value.is_finite()) {
+                return self.fail(span, "at and value are numbers");
+            }
             if !series.iter().any(|s| s.name.starts_with(&one.of)) {
                 return self.fail(span, format!("there is no series {:?}", one.of));
             }
@@ -254,8 +276,13 @@ impl Reader<'_> {
     }
 
     fn series(&self, file: SeriesFile, short: &Short, into: &mut Vec<Series>) -> Result<(), PlanError> {
-        if file.name.get_ref().is_empty() || file.name.get_ref().contains('/') {
-            return self.fail(file.name.span(), "a series has a name without /");
+        let name = file.name.get_ref();
+        if !(1..=SERIES_NAME_MAX).contains(&name.len()) || name.contains(|c: char| c == '/' || c.is_control())
+        {
+            let rule = format!(
+                "a series has a name of 1 to {SERIES_NAME_MAX} bytes without / and control characters"
+            );
+            return self.fail(file.name.span(), rule);
         }
         let mut set = self.set(file.engine, &file.set)?;
         let mut matrix = self.lists(file.engine, &file.matrix)?;
