@@ -64,6 +64,11 @@ fn a_full_log_disk_stops_nobody_and_is_told() {
         let status = ok(&["status", "--dir", cluster.dir().to_str().unwrap()]);
         status.lines().filter(|l| l.contains("lines of its log")).count() == 4
     });
+    until("`health` says the same", || {
+        let said = common::ropewalk(&["health", "--dir", cluster.dir().to_str().unwrap()]);
+        let remarks = String::from_utf8_lossy(&said.stdout).into_owned();
+        said.status.code() == Some(1) && remarks.matches("lines of its log").count() == 4
+    });
     // Room again: the next line tells.
     fs::remove_file(cluster.dir().join("log/filler")).unwrap();
     let mut told = BTreeSet::new();

@@ -45,6 +45,11 @@ impl Process {
     pub fn address(&self) -> String {
         self.addresses.first().cloned().unwrap_or_default()
     }
+
+    /// Whether it is that node's server.
+    pub fn is_node(&self, node: &NodeEntry) -> bool {
+        self.role == "nsd" && self.name == node.name
+    }
 }
 
 /// Those who can be asked.

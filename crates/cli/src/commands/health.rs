@@ -9,14 +9,14 @@ use serde_json::Value;
 use wire::{
     admin::AdminRequest,
     map::{PdiskState, PoolEntry},
-    mgr::{ClientReport, ClusterReport, PdiskUse},
+    mgr::{ClientReport, ClusterReport, MemberInfo, PdiskUse},
 };
 
 use super::{
     ask::{self, Census, Process, list, text},
     authority,
     listing::rack_losses_survived,
-    lost, managers, members,
+    lost, managers, members, page,
     rebuild::{rebuild_rows, waiting},
 };
 use crate::{
@@ -175,6 +175,32 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
     ))
 }
 
+/// What the processes' own words give cause to say; of those that say nothing, unless it is said elsewhere (`said`).
+pub fn own_words(
+    processes: &[Process],
+    states: &[Option<Value>],
+    said: impl Fn(&Process) -> bool,
+) -> Vec<String> {
+    let several = processes.iter().filter(|process| process.role == "manager").count() > 1;
+    let word = |(process, status): (&Process, &Option<Value>)| {
+        let called = match process.role {
+            "manager" if several => format!("manager {}", process.name),
+            "manager" => "the manager".to_owned(),
+            "nsd" => format!("the server of node {}", process.name),
+            _ => format!("mount {}", process.name),
+        };
+        match status {
+            None if said(process) => None,
+            None => Some(format!("{called} does not answer at {}", process.address())),
+            Some(status) => {
+                let lost = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0)?;
+                Some(format!("{called} could not write {lost} lines of its log"))
+            }
+        }
+    };
+    processes.iter().zip(states).filter_map(word).collect()
+}
+
 /// What was seen for it.
 pub struct Seen {
     /// What the manager says.
@@ -201,8 +227,26 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
         }
     };
     let census = Census::take(dir, link).await;
-    let (answers, states) =
-        tokio::join!(census.ask(link, &AdminRequest::Net), census.ask(link, &AdminRequest::Status));
+    let said = hear(&census, link).await;
+    weigh(dir, link, census, said, members).await
+}
+
+/// What each process said of its connections, and of itself.
+pub type Said = (Vec<Option<Value>>, Vec<Option<Value>>);
+
+/// Asks them.
+pub async fn hear(census: &Census, link: &Link) -> Said {
+    tokio::join!(census.ask(link, &AdminRequest::Net), census.ask(link, &AdminRequest::Status))
+}
+
+/// What follows from what was said; `status` says the same.
+pub async fn weigh(
+    dir: &ClusterDir,
+    link: &Link,
+    census: Census,
+    (answers, states): Said,
+    members: Vec<MemberInfo>,
+) -> Result<(Health, Seen)> {
     let rows = managers::look(&census, &states);
     let store = states.iter().flatten().flat_map(|status| list(&status["store_remarks"])).map(text);
     let standing = [managers::silent(&rows), managers::remarks(&rows), store.collect()].concat();
@@ -220,6 +264,12 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<(Health, Seen)> {
     remarks.extend(exchange);
     remarks.extend(in_the_clear);
     remarks.extend(standing);
+    // Of managers and of nodes without a session more is said elsewhere.
+    let said = |of: &Process| {
+        of.role == "manager" || map.nodes.iter().any(|node| of.is_node(node) && node.session.is_none())
+    };
+    remarks.extend(own_words(&processes, &states, said));
+    remarks.extend(page::remark(dir).await);
     remarks.extend(mounts);
     for damage in &report.store_damage {
         let remedy = match super::manager::copy_that_counts(dir) {

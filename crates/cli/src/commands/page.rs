@@ -181,6 +181,13 @@ fn wait_ready(dir: &ClusterDir, mut ended: impl FnMut() -> Result<()>) -> Result
     Ok(())
 }
 
+/// What is wrong with that of this machine, if it is to be there.
+pub async fn remark(dir: &ClusterDir) -> Option<String> {
+    let at = dir.file.analytics?;
+    let is_there = pid_file::live_pid(&dir.pid_file(PAGE)).is_some() && answers(at).await;
+    (!is_there).then(|| format!("the page of analytics does not answer at {at}"))
+}
+
 /// Whether who listens at this address says something when it is greeted, or closes: either way somebody is there.
 pub async fn answers(at: SocketAddr) -> bool {
     let asked = async {

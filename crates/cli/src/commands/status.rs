@@ -1,13 +1,15 @@
-//! `ropewalk status`: the cluster in one look, its processes on all machines with what they say themselves.
+//! `ropewalk status`: the cluster in one look, its processes on all machines with what they say themselves. Whether it is well says
+//! `health`: there is one list of what is wrong.
 
 use anyhow::Result;
 use serde::Serialize;
-use wire::{admin::AdminRequest, map::PdiskState, mgr::ClusterReport};
+use wire::mgr::ClusterReport;
 
 use super::{
-    ask::{self, Census, Process},
-    listing::{PdiskRow, add_catch_up, group_health, pdisk_rows},
-    managers, page,
+    ask::{Census, Process},
+    health::{self, Health},
+    listing::{PdiskRow, add_catch_up, pdisk_rows},
+    managers, members, page,
 };
 use crate::{
     args::Listing,
@@ -47,18 +49,27 @@ pub fn status(listing: &Listing) -> Result<()> {
     let (status, all) = link::run(async {
         let link = Link::new(&dir)?;
         let census = Census::take(&dir, &link).await;
-        let answers = census.ask(&link, &AdminRequest::Status).await;
-        let managers = managers::remarks(&managers::look(&census, &answers));
-        let Census { processes, report } = census;
-        let processes = processes.into_iter().zip(answers).map(|(p, status)| process_row(&dir, p, status));
-        let processes: Vec<ProcessRow> = processes.chain(page_row(&dir).await).collect();
-        match report {
-            Ok(report) => {
-                let others = [managers, ask::fenced(&dir, &link, &report).await].concat();
-                Ok((gather_status(&link, report, processes, others).await, Ok(())))
+        let said = health::hear(&census, &link).await;
+        let rows = census.processes.iter().zip(&said.1).map(|(p, status)| process_row(&dir, p, status));
+        let rows: Vec<ProcessRow> = rows.chain(page_row(&dir).await).collect();
+        let remarks = [
+            health::own_words(&census.processes, &said.1, |_| false),
+            managers::remarks(&managers::look(&census, &said.1)),
+        ];
+        let found = match census.report {
+            Ok(_) => match members::members(&link).await {
+                Ok(members) => health::weigh(&dir, &link, census, said, members).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        Ok(match found {
+            Ok((health, seen)) => (gather_status(&link, seen.report, rows, health).await, Ok(())),
+            Err(error) => {
+                let remarks = remarks.into_iter().flatten().chain(page::remark(&dir).await).collect();
+                (status_without_manager(&dir, rows, remarks), Err(error))
             }
-            Err(error) => Ok((status_without_manager(&dir, processes, managers), Err(error))),
-        }
+        })
     })?;
     if listing.json {
         output::json(&status)?;
@@ -92,11 +103,17 @@ pub fn status(listing: &Listing) -> Result<()> {
 }
 
 /// A process's id is that on its own machine: of one of this machine as its file says, of others as they say themselves.
-fn process_row(dir: &ClusterDir, process: Process, status: Option<serde_json::Value>) -> ProcessRow {
+fn process_row(dir: &ClusterDir, process: &Process, status: &Option<serde_json::Value>) -> ProcessRow {
     let here = |local: &String| pid_file::live_pid(&dir.pid_file(local));
     let said = || u32::try_from(status.as_ref()?["pid"].as_u64()?).ok();
     let pid = process.local.as_ref().and_then(here).or(process.pid).or_else(said);
-    ProcessRow { address: process.address(), name: process.name, role: process.role, pid, status }
+    ProcessRow {
+        name: process.name.clone(),
+        role: process.role,
+        address: process.address(),
+        pid,
+        status: status.clone(),
+    }
 }
 
 /// The page of this machine, if it is to be there. It has no statistics: of it is said where it is.
@@ -108,45 +125,18 @@ async fn page_row(dir: &ClusterDir) -> Option<ProcessRow> {
     Some(ProcessRow { name: "analytics".to_owned(), role: "page", address: at.to_string(), pid, status })
 }
 
-/// For a sentence; `several`: there are several managers.
-fn called(process: &ProcessRow, several: bool) -> String {
-    match process.role {
-        "manager" if several => format!("manager {}", process.name),
-        "manager" => "the manager".to_owned(),
-        "nsd" => format!("the server of node {}", process.name),
-        "page" => "the page of analytics".to_owned(),
-        _ => format!("mount {}", process.name),
-    }
-}
-
-/// What the processes' own words give cause to say.
-fn process_remarks(processes: &[ProcessRow]) -> Vec<String> {
-    let mut remarks: Vec<String> = Vec::new();
-    let several = processes.iter().filter(|p| p.role == "manager").count() > 1;
-    for p in processes {
-        let Some(status) = &p.status else {
-            remarks.push(format!("{} does not answer at {}", called(p, several), p.address));
-            continue;
-        };
-        if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
-            remarks.push(format!("{} could not write {lost} lines of its log", called(p, several)));
-        }
-    }
-    remarks
-}
-
 /// What this machine knows by itself.
 fn status_without_manager(
     dir: &ClusterDir,
     processes: Vec<ProcessRow>,
-    managers: Vec<String>,
+    remarks: Vec<String>,
 ) -> StatusReport {
     StatusReport {
         cluster: dir.file.name.clone(),
         id: dir.file.id.clone(),
         epoch: None,
         well: false,
-        remarks: [process_remarks(&processes), managers].concat(),
+        remarks,
         store: None,
         deletes_pending: None,
         processes,
@@ -158,30 +148,16 @@ async fn gather_status(
     link: &Link,
     report: ClusterReport,
     processes: Vec<ProcessRow>,
-    others: Vec<String>,
+    health: Health,
 ) -> StatusReport {
-    let mut remarks = [process_remarks(&processes), others].concat();
-    for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
-        remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
-    }
-    for pool in &report.map.pools {
-        match group_health(&report.map, pool) {
-            (_, 0, 0) => {}
-            (groups, degraded, 0) => remarks
-                .push(format!("pool {}: {degraded} of {groups} groups degraded, all readable", pool.name)),
-            (groups, _, dead) => {
-                remarks.push(format!("pool {}: {dead} of {groups} groups cannot be read", pool.name))
-            }
-        }
-    }
     let mut pdisks = pdisk_rows(&report);
     add_catch_up(&report.map, link, &mut pdisks).await;
     StatusReport {
         cluster: report.map.name.clone(),
         id: report.map.cluster.to_string(),
         epoch: Some(report.map.epoch.0),
-        well: remarks.is_empty(),
-        remarks,
+        well: health.healthy,
+        remarks: health.remarks,
         store: Some(match report.map.managers.len() {
             1 if report.store.contains("etcd") => format!("{}; the table on one disk", report.store),
             _ => report.store.clone(),
