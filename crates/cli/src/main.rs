@@ -3,6 +3,7 @@
 mod args;
 mod cluster_dir;
 mod commands;
+mod input;
 mod interrupt;
 mod link;
 mod logging;

@@ -1,7 +1,9 @@
 //! What commands print: tables for people, JSON for scripts. The only module that writes to stdout.
 
 use std::{
+    fs,
     io::{self, ErrorKind, Write},
+    path::Path,
     sync::Mutex,
     time::Duration,
 };
@@ -91,9 +93,42 @@ pub fn finish() -> io::Result<()> {
     not_a_reader(refused.take().map_or_else(|| io::stdout().lock().flush(), Err))
 }
 
+/// Writes what is longer than lines by itself, until stdout takes no more; why it does not is what [`finish`] returns.
+pub fn written_by(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    let mut refused = REFUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if refused.is_none() {
+        *refused = write(&mut io::stdout().lock()).err();
+    }
+}
+
+/// Prints a line before something that has no end, such as listening: false if stdout does not take it, and nobody has just stopped
+/// reading. [`finish`] says why.
+#[must_use]
+pub fn announce(text: impl AsRef<str>) -> bool {
+    line(text);
+    let mut refused = REFUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if refused.is_none() {
+        *refused = io::stdout().lock().flush().err();
+    }
+    refused.as_ref().is_none_or(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
 /// Writes bytes as they are; who reads may stop reading.
-pub fn bytes(bytes: &[u8]) -> io::Result<()> {
-    not_a_reader(io::stdout().lock().write_all(bytes))
+pub fn bytes(bytes: &[u8]) {
+    written_by(|out| out.write_all(bytes));
+}
+
+/// Writes a file as a whole, opened by `options`. What cannot be written as a whole leaves none: a part would pass for all of it.
+///
+/// # Errors
+/// What opening or writing says.
+pub fn file(options: &fs::OpenOptions, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = options.clone().write(true).create(true).truncate(true).open(path)?;
+    let written = file.write_all(bytes);
+    if written.is_err() && file.metadata().is_ok_and(|about| about.is_file()) {
+        let _ = fs::remove_file(path); // what hinders that is said already
+    }
+    written
 }
 
 /// Whoever reads may stop reading.

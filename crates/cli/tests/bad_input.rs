@@ -4,7 +4,15 @@
 
 mod common;
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::Write,
+    net::TcpListener,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use common::{Cluster, copy_tree, heard, ok, refused, until};
 
@@ -282,6 +290,86 @@ fn what_is_wrong_with_a_cluster_that_was_stopped_is_named() {
     ok(&["mount", "--dir", dir, "fs1", mnt]);
     assert_eq!(fs::read_to_string(cluster.mnt().join("kept")).unwrap(), "as it was");
     cluster.down();
+}
+
+/// Opening a FIFO waits for who writes to it, and a device has no end: neither is waited for.
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let fifo = root.path().join("fifo");
+    let toml = root.path().join("cluster.toml");
+    for path in [&fifo, &toml] {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    let (fifo, dir) = (fifo.to_str().unwrap(), root.path().to_str().unwrap());
+    let new = root.path().join("new");
+    let init = ["init", "--dir", new.to_str().unwrap(), "--address", "127.0.0.1", "--port", "1"];
+    let etcd = ["--store", "etcds://127.0.0.1:1/x", "--etcd-ca", fifo];
+    let run = |command: &[&str], input: Stdio| {
+        let words = ["60", common::ROPEWALK].iter().chain(command);
+        let ended = Command::new("timeout").args(words).stdin(input).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && ended.status.code() != Some(124), "{command:?}: {ended:?}");
+        said
+    };
+    for command in [
+        &["lab", "run", fifo, "--dry-run"][..],
+        &["lab", "workload", "analytics-20", "--values", fifo],
+        &["netperf", "uperf", "run", fifo],
+        &["analytics", "replay", fifo, "--once"],
+        &["analytics", "query", "file.ops", "--recording", fifo],
+        &["advise", fifo],
+        &["advise", "diff", fifo, fifo],
+        &["advise", "facts", "--from", fifo],
+        &["status", "--dir", dir],
+        &[&init[..], &etcd].concat(),
+    ] {
+        let said = run(command, Stdio::null());
+        assert!(said.contains("it is no file but a FIFO"), "{command:?}: {said}");
+    }
+    let said = run(&["analytics", "replay", "/dev/zero", "--once"], Stdio::null());
+    assert!(said.contains("/dev/zero: it is no file but a device"), "{said}");
+    assert!(!new.exists());
+
+    // What somebody holds the other end of is read.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"name = 5").unwrap();
+    drop(writer);
+    let said = run(&["lab", "run", "/dev/stdin", "--dry-run"], reader.into());
+    assert!(said.contains("/dev/stdin, line 1, key \"name\": it is 5; write a text in quotes"), "{said}");
+}
+
+#[test]
+fn what_is_no_text_is_no_end_of_a_command() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join(OsStr::from_bytes(b"a\xff"));
+    let mut create = Command::new(common::ROPEWALK);
+    create.args(["perf", "create", "seq"]).arg(&file).args(["-r", "4k", "-n", "8k", "--json"]);
+    // It is in no cluster, wherever that is.
+    let made = create.env("ROPEWALK_DIR", root.path().join("gone")).output().unwrap();
+    let said = common::succeeded(&["perf"], made);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["runs"][0]["bytes"], 8192);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 8192);
+}
+
+/// A script tells a measurement that was stopped from one that failed.
+#[test]
+fn a_job_that_is_stopped_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("f");
+    let path = file.to_str().unwrap();
+    fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let words = ["perf", "mixrw", "rand", path, "-r", "4k", "-n", "1000000000R", "-readratio", "50"];
+    let mut job = Command::new(common::ROPEWALK).args(words).stdout(Stdio::null()).spawn().unwrap();
+    // It begins with the file open.
+    common::until("it has the file", || {
+        let open = fs::read_dir(format!("/proc/{}/fd", job.id())).unwrap().flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path == file)
+    });
+    let pid = rustix::process::Pid::from_child(&job);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(130));
 }
 
 #[test]

@@ -209,12 +209,29 @@ fn a_full_disk_below_stdout_is_no_success() {
     let into = |args: &[&str], out: Stdio| {
         Command::new(ROPEWALK).args(args).stdout(out).stderr(Stdio::piped()).output().unwrap()
     };
-    for args in [&["lab", "list"][..], &["config", "explain", "pagepool"], &["lab", "plan", "soak"]] {
+    // What listens says first where that is; nobody would learn it.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let told = into(&["netperf", "server", "--listen", "127.0.0.1:0"], full.into());
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert!(!told.status.success() && said.contains("No space left"), "{told:?}");
+    // A pdisk, without a cluster.
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "64m"]);
+    cluster.down();
+    let pdisk = cluster.dir().join("nodes/n1/pdisk1");
+    let pdisk = pdisk.to_str().unwrap();
+    for args in [
+        &["lab", "list"][..],
+        &["config", "explain", "pagepool"],
+        &["lab", "plan", "soak"],
+        &["pdisk", "dump", pdisk],
+        &["pdisk", "dump", pdisk, "--json"],
+    ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let told = into(args, full.into());
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
         assert_eq!(told.status.code(), Some(1), "{args:?}: {said}");
         assert!(said.contains("standard output") && said.contains("No space left"), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
         // Whoever reads may stop reading.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

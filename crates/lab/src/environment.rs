@@ -110,7 +110,7 @@ impl Environment {
         };
         Environment {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             host: text("/proc/sys/kernel/hostname"),
             boot: text("/proc/sys/kernel/random/boot_id"),
             network: fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string(),

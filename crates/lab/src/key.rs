@@ -67,6 +67,10 @@ pub fn identity(cluster: ClusterId) -> Result<Identity, KeyError> {
 /// The secret in a file: 64 hexadecimal digits, or a line of a `cluster.toml`.
 pub fn read(path: &Path) -> Result<Secret, KeyError> {
     let failed = |source| KeyError::Io { path: path.to_owned(), source };
+    // Opening a pipe waits for who writes to it.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is no file")));
+    }
     let file = fs::File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
         return Err(failed(io::Error::other("others can read it (chmod 600)")));

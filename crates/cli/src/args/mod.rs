@@ -42,9 +42,10 @@ Examples:
   ropewalk down --dir /data/rope                            stop it; `up` brings the same data back
 
 Sizes are binary: 1m = 1 MiB = 1048576 bytes. Rates are decimal: 1 GB/s = 10^9 bytes a second.
-Without --dir, ROPEWALK_DIR names the cluster; without both it is the only one of yours that runs here.
-Exit status: 0 only if what was asked was done; 1 not done, stderr says why; 2 the command line is not
-understood; 130 interrupted (Ctrl-C), nothing is left half made.";
+Without --dir, ROPEWALK_DIR names the cluster; without both it is the only one of yours that runs
+here.
+Exit status: 0 only if what was asked was done; 1 not done, stderr says why; 2 the command line is
+not understood; 130 interrupted (Ctrl-C), nothing is left half made.";
 
 #[derive(Subcommand)]
 pub enum Command {

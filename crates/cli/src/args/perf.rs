@@ -21,7 +21,7 @@ take neighbouring records, each its next one a stride further on. Before the tes
 are given up (the kernel's; on a ropewalk mount the page pool's too). Threads open the file each for itself.
 The rate covers the calls, with -fsync the flush too. Sizes are binary, or records as in 100R.
 CPU-seconds are those of this process and the mount's (client), and of the cluster's servers on this
-machine, found by the mount point or --dir.";
+machine, found by the mount point, or by --dir where that does not tell.";
 
 #[derive(Args)]
 pub struct Perf {

@@ -21,7 +21,10 @@ use stripe::Managers;
 use trust::Authorities;
 use wire::map::ManagerEntry;
 
-use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, manager_file::ManagerFile, renewal};
+use crate::{
+    cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, manager_file::ManagerFile, renewal},
+    input,
+};
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
@@ -233,7 +236,7 @@ impl ClusterDir {
     /// Opens the directory if a cluster was made there.
     pub fn open_if_made(path: &Path) -> Result<Option<ClusterDir>> {
         let file = path.join("cluster.toml");
-        let text = match fs::read_to_string(&file) {
+        let text = match input::check(&file).and_then(|()| fs::read_to_string(&file)) {
             Ok(text) => text,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);

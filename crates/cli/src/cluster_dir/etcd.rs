@@ -1,7 +1,6 @@
 //! The manager's journal in etcd, as `cluster.toml` names it. Only the machine that runs the manager has this part.
 
 use std::{
-    fs,
     net::SocketAddr,
     path::{self, Path, PathBuf},
 };
@@ -10,7 +9,10 @@ use anyhow::{Context, Result, bail};
 use manager::store::Place;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{StoreArgs, StoreAt};
+use crate::{
+    args::{StoreArgs, StoreAt},
+    input,
+};
 
 /// `[etcd]` in `cluster.toml`.
 #[derive(Serialize, Deserialize, Clone)]
@@ -60,7 +62,7 @@ impl EtcdFile {
         }
         let there = |file: &Option<PathBuf>| -> Result<Option<PathBuf>> {
             let Some(file) = file else { return Ok(None) };
-            fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+            input::open(file).with_context(|| format!("open {}", file.display()))?;
             Ok(Some(path::absolute(file).with_context(|| format!("find {}", file.display()))?))
         };
         let password = args.etcd_password.as_deref().map(first_line).transpose()?;
@@ -96,8 +98,11 @@ impl EtcdFile {
     }
 }
 
+/// A file whose first line is a password has a few.
+const PASSWORD_FILE_MAX: u64 = 64 << 10;
+
 fn first_line(file: &Path) -> Result<String> {
-    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let text = input::text(file, PASSWORD_FILE_MAX).with_context(|| format!("read {}", file.display()))?;
     match text.lines().next().filter(|line| !line.is_empty()) {
         Some(line) => Ok(line.to_owned()),
         None => bail!("{}: its first line, the password, is empty", file.display()),

@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{IsTerminal, Read},
+    io::IsTerminal,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use base::{ByteSize, tunables::Mark};
+use anyhow::{Context, Result, bail};
+use base::tunables::Mark;
 use lab::{
     agent::{Agent, Offer},
     builtin,
@@ -26,6 +26,7 @@ use crate::{
     args::{AgentArgs, CompareArgs, Format, ListArgs, ReportArgs, Resume, RunArgs},
     cluster_dir::ClusterDir,
     commands::{ask::Census, lab_seen},
+    input,
     link::{self, Link},
     output,
     process::{mounts, stop::stop_signal, tunables},
@@ -71,12 +72,11 @@ fn load(name: &str, short: bool) -> Result<Plan> {
     if let Some(text) = builtin::text(name) {
         return Ok(Plan::parse(name, text, short)?);
     }
-    let mut text = String::new();
-    let read = fs::File::open(name).and_then(|file| file.take(PLAN_MAX + 1).read_to_string(&mut text));
-    let read = read.with_context(|| {
-        format!("{name:?} is neither a built-in plan (`ropewalk lab list`) nor a file that can be read")
+    let text = input::text(Path::new(name), PLAN_MAX).with_context(|| {
+        format!(
+            "{name:?} is neither a built-in plan (`ropewalk lab list`) nor a file that can be read as one"
+        )
     })?;
-    ensure!(read as u64 <= PLAN_MAX, "{name:?} is no plan: it has more than {}", ByteSize(PLAN_MAX));
     match Path::new(name).extension().is_some_and(|ending| ending == "fio") {
         true => Ok(Plan::of_fio(name, &text, short)?),
         false => Ok(Plan::parse(name, &text, short)?),
@@ -375,8 +375,8 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
     runtime.block_on(async {
         let endpoint = agent.listen(vec![args.listen])?;
         let addrs: Vec<String> = endpoint.local_addrs().iter().map(ToString::to_string).collect();
-        output::line(format!("lab agent listens on {}", addrs.join(", ")));
-        let stopped = stop_signal().await;
+        let told = output::announce(format!("lab agent listens on {}", addrs.join(", ")));
+        let stopped = if told { stop_signal().await } else { Ok(()) };
         agent.end().await;
         stopped
     })

@@ -15,6 +15,7 @@ use wire::mgr::{MgrReply, MgrRequest};
 use crate::{
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
     cluster_dir::{ClusterDir, EtcdMember, OwnManager, access, host::host_name, make},
+    input,
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
@@ -332,7 +333,7 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
     let dir = args.dir.open()?;
     let store = own_stopped(&dir)?;
     nothing_is_replaced(&dir)?;
-    let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
+    let file = input::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
     let count = manager::restore(&store, &mut BufReader::new(file)).with_context(|| {
         format!("restore from {}; no store was made, take another dump", args.file.display())
     })?;

@@ -1,8 +1,6 @@
 //! `ropewalk netperf`: servers, tests, matrices.
 
 use std::{
-    fs::File,
-    io::Read,
     net::{SocketAddr, ToSocketAddrs},
     time::Duration,
 };
@@ -16,7 +14,7 @@ use lab::{
 
 use crate::{
     args::{Netperf, NetperfHosts, NetperfMatrix, NetperfTest, Uperf, UperfRun, UperfWrite},
-    output,
+    input, output,
 };
 
 /// `ropewalk netperf ...`.
@@ -48,7 +46,9 @@ async fn server(listen: &[String], parallel: u8) -> Result<()> {
     }
     let server = Server::start(addrs, parallel)?;
     let addrs: Vec<String> = server.local_addrs().iter().map(|a| a.to_string()).collect();
-    output::line(format!("netperf server listens on {}", addrs.join(",")));
+    if !output::announce(format!("netperf server listens on {}", addrs.join(","))) {
+        return Ok(());
+    }
     // Both are safe to cancel: they only wait.
     tokio::select! {
         () = server.ended() => Ok(()),
@@ -220,15 +220,7 @@ fn show_matrix(kind: Kind, reports: &[Report], json: bool) {
 /// `ropewalk netperf uperf run`.
 async fn profile(args: &UperfRun) -> Result<()> {
     let name = args.file.display();
-    let read = || -> std::io::Result<String> {
-        let mut text = String::new();
-        let size = File::open(&args.file)?.take(uperf::FILE_MAX + 1).read_to_string(&mut text)?;
-        match size as u64 > uperf::FILE_MAX {
-            true => Err(std::io::Error::other("it is larger than 1 MiB, which no profile is")),
-            false => Ok(text),
-        }
-    };
-    let text = read().with_context(|| format!("read {name}"))?;
+    let text = input::text(&args.file, uperf::FILE_MAX).with_context(|| format!("read {name}"))?;
     let sets = args
         .set
         .iter()

@@ -1,8 +1,8 @@
 //! `ropewalk pdisk verify|dump`: the tools of one pdisk, without a cluster.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use base::ByteSize;
 use pdisk::tools;
 
@@ -39,16 +39,22 @@ pub fn verify(args: &PdiskDir) -> Result<()> {
 
 /// `ropewalk pdisk dump`: a line an item; with `--json` an object a line.
 pub fn dump(args: &PdiskDir) -> Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut written = Ok(());
-    tools::dump(&args.dir, args.log_dir.as_deref(), &mut |item| {
-        if written.is_ok() {
-            written = if args.json {
-                serde_json::to_writer(&mut out, &item).map_err(Into::into).and_then(|()| out.write_all(b"\n"))
-            } else {
-                writeln!(out, "{item}")
-            };
-        }
-    })?;
-    output::not_a_reader(written.and_then(|()| out.flush())).context("write to standard output")
+    let mut found = Ok(());
+    output::written_by(|out| {
+        let mut out = BufWriter::new(out);
+        let mut written = Ok(());
+        found = tools::dump(&args.dir, args.log_dir.as_deref(), &mut |item| {
+            if written.is_ok() {
+                written = if args.json {
+                    serde_json::to_writer(&mut out, &item)
+                        .map_err(Into::into)
+                        .and_then(|()| out.write_all(b"\n"))
+                } else {
+                    writeln!(out, "{item}")
+                };
+            }
+        });
+        written.and_then(|()| out.flush())
+    });
+    Ok(found?)
 }

@@ -8,14 +8,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lab::perf::{CLIENT, Direct, Mounted, Process, Report, SERVER, Spec, Style, Surroundings, Target};
+use lab::perf::{
+    CLIENT, Direct, Mounted, PerfError, Process, Report, SERVER, Spec, Style, Surroundings, Target,
+};
 use serde::Serialize;
 
 use crate::{
     args::Perf,
     cluster_dir::ClusterDir,
+    interrupt::Interrupted,
     output,
-    process::{admin, endpoint, mounts, pid_file, stop::stop_signal, tunables},
+    process::{admin, endpoint, mounts, pid_file, stop::Stop, tunables},
 };
 
 /// How long the end of the direct client may take to write what is dirty.
@@ -27,18 +30,22 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// `ropewalk perf`.
 pub fn perf(args: &Perf) -> Result<()> {
     let runtime = endpoint::runtime()?;
-    runtime.spawn(async {
-        if stop_signal().await.is_ok() {
-            STOP.store(true, Relaxed);
-        }
+    // From before the file is opened on.
+    let mut stop = runtime.block_on(async { Stop::listen() })?;
+    runtime.spawn(async move {
+        stop.wait().await;
+        STOP.store(true, Relaxed);
     });
     let (dir, mount) = if args.direct_client {
         (Some(args.dir.open()?), None)
     } else {
-        let named = args.dir.dir.as_deref().map(ClusterDir::open).transpose()?;
+        // A file that is on no mount is in no cluster, whichever --dir or ROPEWALK_DIR names.
         match mounts::of_file(&args.file) {
-            Some((mountpoint, cluster)) => (named.or(cluster), Some(mountpoint)),
-            None => (named, None),
+            Some((mountpoint, Some(cluster))) => (Some(cluster), Some(mountpoint)),
+            Some((mountpoint, None)) => {
+                (args.dir.dir.as_deref().map(ClusterDir::open).transpose()?, Some(mountpoint))
+            }
+            None => (None, None),
         }
     };
     let processes = processes(dir.as_ref(), mount.as_deref());
@@ -122,7 +129,10 @@ fn repeat(args: &Perf, target: &dyn Target, processes: &[Process]) -> Result<Vec
             stop: &STOP,
             progress: &progress,
         };
-        let report = lab::perf::run(target, &args.file, &spec, &around)?;
+        let report = match lab::perf::run(target, &args.file, &spec, &around) {
+            Err(stopped @ PerfError::Stopped) => return Err(Interrupted(stopped.to_string()).into()),
+            ended => ended?,
+        };
         bar.finish_and_clear();
         reports.push(report);
     }
@@ -138,7 +148,8 @@ struct Output<'a> {
 }
 
 fn show(args: &Perf, reports: &[Report]) -> Result<()> {
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let command = words.collect::<Vec<_>>().join(" ");
     let median = |of: fn(&Report) -> f64| {
         let mut all: Vec<f64> = reports.iter().map(of).collect();
         all.sort_by(f64::total_cmp);

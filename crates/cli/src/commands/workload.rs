@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{lab_run, lab_seen};
 use crate::{
     args::{Workload, WorkloadArgs},
-    interrupt, output,
+    input, interrupt, output,
     process::mounts,
 };
 
@@ -138,7 +138,12 @@ fn start(name: &str, args: &WorkloadArgs) -> Result<()> {
     let usual = || setup::usual().filter(|env| setup::python(env).is_ok());
     targets.workload.env = args.env.clone().or_else(usual).map(std::path::absolute).transpose()?;
     targets.workload.values = Some(match &args.values {
-        Some(path) => std::path::absolute(path)?,
+        Some(path) => {
+            if path.exists() {
+                input::check(path).with_context(|| format!("--values {}", path.display()))?;
+            }
+            std::path::absolute(path)?
+        }
         None => out.join("values.json"),
     });
     let clusters: Vec<_> = targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1).collect();

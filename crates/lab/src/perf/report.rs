@@ -111,10 +111,15 @@ impl Latency {
     }
 }
 
+fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
 /// What a job gave. Rates are decimal.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The file.
+    /// The file. JSON is text: there a name that is none is shown as nearly as text can.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// What was done.
     pub job: Job,

@@ -6,11 +6,15 @@ use advisor::{Facts, Value, archive, compare::is_volatile};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use crate::output;
+use crate::{input, output};
 
 pub(super) fn diff(a: &Path, b: &Path, json: bool) -> Result<()> {
     let read = |path: &Path| -> Result<Facts> {
-        let tree = archive::open(path).with_context(|| format!("read {}", path.display()))?;
+        let reading = || format!("read {}", path.display());
+        if !path.is_dir() {
+            input::check(path).with_context(reading)?;
+        }
+        let tree = archive::open(path).with_context(reading)?;
         Ok(advisor::host_facts(&tree))
     };
     let (a, b) = (read(a)?, read(b)?);

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     args::{Advise, ImportScale},
-    output,
+    input, output,
 };
 
 /// Further files of a directory are not read.
@@ -255,7 +255,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>> {
     if path == Path::new("-") {
         std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut bytes).with_context(reading)?;
     } else {
-        fs::File::open(path)
+        input::open(path)
             .with_context(reading)?
             .take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)

@@ -81,7 +81,8 @@ fn item(group: &[&Finding]) -> Option<Item> {
 /// # Errors
 /// The file cannot be written.
 pub(super) fn write(file: &Path, of: &str, sections: &[Section]) -> Result<()> {
-    fs::write(file, page(of, sections)).with_context(|| format!("write {}", file.display()))?;
+    output::file(&fs::OpenOptions::new(), file, page(of, sections).as_bytes())
+        .with_context(|| format!("write {}", file.display()))?;
     output::line(format!("the report is in {}", file.display()));
     Ok(())
 }

@@ -20,6 +20,7 @@ use crate::{
     args::{Time, When},
     cluster_dir::ClusterDir,
     commands::ask::{ASK_PATIENCE, Census},
+    input,
     link::Link,
 };
 
@@ -377,7 +378,8 @@ impl Watch {
 
 /// Reads a recording.
 pub fn read(file: &Path) -> Result<Arc<Recording>> {
-    Ok(Arc::new(Recording::read(file).with_context(|| format!("read {}", file.display()))?))
+    let read = input::check(file).and_then(|()| Recording::read(file));
+    Ok(Arc::new(read.with_context(|| format!("read {}", file.display()))?))
 }
 
 /// What is recorded of what is asked for.

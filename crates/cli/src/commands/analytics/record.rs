@@ -1,7 +1,7 @@
 //! `ropewalk analytics record`: what every process has kept of a time, gathered into one file. A process that does not answer is
 //! left out, and named.
 
-use std::{collections::HashSet, io::Write, path::Path};
+use std::collections::HashSet;
 
 use analytics::{Recorder, Reply, Request, Value};
 use anyhow::{Context, Result, bail};
@@ -33,17 +33,14 @@ pub fn record(args: &AnalyticsRecord) -> Result<()> {
         let files: Vec<Value> = files.into_iter().map(|(fs, inode)| Value::File(fs, inode)).collect();
         Ok((recorder.finish(watch.names_of(&files).await?), silent))
     })?;
-    write(&args.out, &bytes).with_context(|| format!("--out: write {}", args.out.display()))?;
+    // Who did what to which file is its owner's affair.
+    output::file(&access::options(), &args.out, &bytes)
+        .with_context(|| format!("--out: write {}", args.out.display()))?;
     output::line(format!("{}: {} bytes", args.out.display(), bytes.len()));
     match silent.is_empty() {
         true => Ok(()),
         false => bail!("not in the recording: {}", silent.join(", ")),
     }
-}
-
-/// Who did what to which file is its owner's affair.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    access::options().write(true).create(true).truncate(true).open(path)?.write_all(bytes)
 }
 
 /// All that a process has of a time; the files in it.

@@ -70,9 +70,11 @@ impl Sheet {
             ExportFormat::Parquet => parquet::file(&self.table()),
         };
         if to.out == Path::new("-") {
-            return output::bytes(&bytes).context("--out -: write");
+            output::bytes(&bytes);
+            return Ok(());
         }
-        std::fs::write(&to.out, bytes).with_context(|| format!("--out: write {}", to.out.display()))
+        output::file(&std::fs::OpenOptions::new(), &to.out, &bytes)
+            .with_context(|| format!("--out: write {}", to.out.display()))
     }
 
     /// Fails if somebody did not answer.

@@ -118,7 +118,10 @@ pub fn serve(args: &AnalyticsServe) -> Result<()> {
             (Some(asked), _) => asked?,
         }
         let access = Arc::new(Access::new(hash, Some(Arc::clone(&asking))));
-        output::line(page::url(addr, tls.is_some()));
+        // As a process of the cluster it is found by its files.
+        if !output::announce(page::url(addr, tls.is_some())) && presence.is_none() {
+            return Ok(());
+        }
         if let Some(fingerprint) = known {
             output::note(&page::told(fingerprint));
         }
