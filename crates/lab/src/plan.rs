@@ -301,9 +301,6 @@ pub enum StepValue {
     All(String),
 }
 
-/// What steps may be.
-const STEPS: &str = "write \"1..n\", \"1..8\", or a list of numbers from 1 to 4096 and \"n\"";
-
 impl Steps {
     /// The steps for `n` parts, ascending, each at most `n`.
     pub fn resolve(&self, n: u32) -> Vec<u32> {
@@ -341,7 +338,7 @@ impl Steps {
                     })
             }
         };
-        (!fits).then_some(STEPS)
+        (!fits).then_some(words::STEPS)
     }
 }
 fn one() -> f64 {

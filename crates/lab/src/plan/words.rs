@@ -1,6 +1,7 @@
 //! What a reader of TOML says of a wrong plan, in the words of who writes plans: what stands there, and what may.
 
-use super::STEPS;
+/// What steps may be.
+pub(super) const STEPS: &str = "write \"1..n\", \"1..8\", or a list of numbers from 1 to 4096 and \"n\"";
 
 /// What may stand at a key, where its type alone does not tell.
 fn rule(key: &str) -> Option<&'static str> {
