@@ -55,7 +55,7 @@ impl Group {
         // The process that may have carried it out already, and how its connection was lost.
         let mut tried: Option<(u64, String)> = None;
         loop {
-            let mut guard = Guard { group: self, id, armed: true };
+            let mut guard = Guard { group: self, id, lane: call.lane, stage: Stage::Unsent };
             let pending = self.pending(&call, now, body.len() + sent.len(), destination.take());
             let expects = pending.destination.is_some();
             self.lock().table.insert(id, pending);
@@ -117,10 +117,11 @@ impl Group {
             let later = load >= COALESCE_ABOVE && frame.len() <= COALESCE_LEN_MAX;
             let expecting = Expecting::new(&conn, expects);
             let process = conn.peer.process;
+            guard.stage = Stage::Sent;
             if conn.send(frame, later).is_err() {
                 // It has ended meanwhile; its end tells the call, or has no longer seen it.
                 drop(expecting);
-                guard.armed = false;
+                guard.stage = Stage::Over;
                 let taken = self.lock().table.take_back(id);
                 destination = match taken {
                     Some(pending) => pending.destination,
@@ -134,7 +135,7 @@ impl Group {
             }
             let outcome = rx.await;
             drop(expecting);
-            guard.armed = false;
+            guard.stage = Stage::Over;
             match outcome {
                 Ok(Ok(reply)) => match reply.header.status {
                     Status::Ok => return Ok(reply),
@@ -314,6 +315,15 @@ impl Group {
         let _ = tx.send(outcome);
     }
 
+    /// A call ends before its request was sent: nobody will answer it, so its place is free at once.
+    fn withdraw(&self, id: u64, lane: Lane) {
+        let taken = self.lock().table.take_back(id);
+        if taken.is_some_and(|call| call.conn.is_some()) {
+            self.notify(lane);
+        }
+    }
+
+    /// A call ends after its request was sent: its place is free when the peer has answered.
     fn abandon(&self, id: u64) {
         let conn = {
             let mut state = self.lock();
@@ -364,17 +374,30 @@ impl Drop for Kept<'_> {
     }
 }
 
-/// Tells table and peer if the call ends without an outcome: its future was dropped.
+/// How far a call has come on its connection.
+enum Stage {
+    /// It waits for one, or its request is not sent yet.
+    Unsent,
+    /// The peer may have the request.
+    Sent,
+    /// The call is no longer in the table.
+    Over,
+}
+
+/// Tells table and peer if the call ends without an outcome: it was refused, or its future was dropped.
 struct Guard<'a> {
     group: &'a Group,
     id: u64,
-    armed: bool,
+    lane: Lane,
+    stage: Stage,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.armed {
-            self.group.abandon(self.id);
+        match self.stage {
+            Stage::Unsent => self.group.withdraw(self.id, self.lane),
+            Stage::Sent => self.group.abandon(self.id),
+            Stage::Over => {}
         }
     }
 }

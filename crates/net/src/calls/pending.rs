@@ -264,7 +264,7 @@ impl Table {
         }
     }
 
-    /// Undoes an assignment whose request could not be handed to the connection.
+    /// Removes a call whose request no connection has, and undoes its assignment. Its connection may have room then.
     pub(crate) fn take_back(&mut self, id: u64) -> Option<Pending> {
         let call = self.calls.remove(&id)?;
         self.release(&call);
@@ -300,20 +300,12 @@ impl Table {
         }
     }
 
-    /// The caller gives up. Returns the connection to tell, if the request was given to one.
+    /// The caller gives up after the request was sent. Returns the connection to tell.
     pub(crate) fn abandon(&mut self, id: u64) -> Option<u64> {
         let call = self.calls.get_mut(&id)?;
-        match call.conn {
-            None => {
-                self.calls.remove(&id);
-                None
-            }
-            Some(conn) => {
-                call.tx = None;
-                call.destination = None;
-                Some(conn)
-            }
-        }
+        call.tx = None;
+        call.destination = None;
+        call.conn
     }
 
     /// A connection has ended: its calls, to be told.
