@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub pool: BufPool,
     /// `inbound_bytes_max` in units of 4 KiB.
     pub inbound_share: Arc<Semaphore>,
+    /// When a request last had to wait for its share of it; 0: never.
+    share_missed_us: AtomicU64,
     /// One placement at a time.
     pub placing: Semaphore,
     transport: RwLock<Transport>,
@@ -104,6 +106,7 @@ impl Core {
         Arc::new(Core {
             pool: BufPool::new(config.pool_idle_bytes_max),
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
+            share_missed_us: AtomicU64::new(0),
             process,
             identity: RwLock::new(identity),
             dropped_authorities: AtomicBool::new(false),
@@ -188,6 +191,16 @@ impl Core {
 
     pub(crate) fn set_epoch(&self, epoch: Epoch) {
         self.epoch.store(epoch.0, Ordering::Relaxed);
+    }
+
+    /// A request has to wait for its share of `inbound_bytes_max`.
+    pub(crate) fn share_missed(&self) {
+        self.share_missed_us.store(self.now_us(), Ordering::Relaxed);
+    }
+
+    /// When one last had to; 0: never.
+    pub(crate) fn share_missed_us(&self) -> u64 {
+        self.share_missed_us.load(Ordering::Relaxed)
     }
 
     /// What this process proves itself by.

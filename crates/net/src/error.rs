@@ -138,6 +138,8 @@ pub(crate) enum CloseReason {
     Silent(std::time::Duration),
     #[error("it reads nothing of what it is sent for {0:?}, though it is there")]
     Unread(std::time::Duration),
+    #[error("its request comes too slowly, {0} bytes in {1:?}, and others wait for the memory")]
+    Trickles(u64, std::time::Duration),
     #[error("replaced by a newer process of the peer")]
     Superseded,
     #[error("nothing gets through for {0:?} while other connections do")]

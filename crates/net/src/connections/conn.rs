@@ -31,6 +31,7 @@ use crate::{
         plan::Have,
         refused,
         socket::Socket,
+        trickle::Incoming,
     },
     core::Core,
     error::CloseReason,
@@ -86,6 +87,7 @@ pub(crate) struct Conn {
     pub socket: Socket,
     pub outbox: Outbox,
     pub inbound: Inbound,
+    pub incoming: Incoming,
     pub counters: Counters,
     /// Calls on this connection whose replies' payloads have a destination.
     pub expecting: AtomicU32,
@@ -133,6 +135,7 @@ impl Conn {
             socket,
             outbox: Outbox::default(),
             inbound: Inbound::default(),
+            incoming: Incoming::default(),
             counters: Counters::default(),
             expecting: AtomicU32::new(0),
             paused: AtomicBool::new(false),

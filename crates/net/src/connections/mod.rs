@@ -1,6 +1,6 @@
 //! Connections to other processes: how they are made and accepted, kept, spread over links, and ended. A group holds all
 //! those to one process. From below to above: `gmac`, `records` with
-//! `rest` and `pieces`, `memory`, `bell`, `shared`, `meeting`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
+//! `rest` and `pieces`, `memory`, `bell`, `shared`, `meeting`, `socket`, `tls` and `handshake`; `outbox`, `trickle`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
 //! `keeper`; `groups`; `exchange`; `accept`.
 
 pub(crate) mod accept;
@@ -28,5 +28,6 @@ pub(crate) mod shared;
 pub(crate) mod socket;
 pub(crate) mod start;
 pub(crate) mod tls;
+pub(crate) mod trickle;
 pub(crate) mod watch;
 pub(crate) mod writer;

@@ -172,7 +172,11 @@ impl Reader {
         };
         let share = if total > SMALL_REQUEST {
             match self.share(total).await {
-                Some(share) => Some(share),
+                Some(share) => {
+                    let frame = self.conn.counters.frames_received.load(Ordering::Relaxed);
+                    self.conn.incoming.begin(frame, total as u64);
+                    Some(share)
+                }
                 None => {
                     self.body(&header).await?;
                     self.payload(header.payload_len as usize, &mut Sink::Discard).await?;
@@ -194,6 +198,9 @@ impl Reader {
         } else {
             (Bytes::new(), Vec::new())
         };
+        if share.is_some() {
+            self.conn.incoming.end();
+        }
         dispatch::dispatch(&self.services, &self.conn, admitted, header, body, payload, share);
         Ok(())
     }
@@ -217,6 +224,7 @@ impl Reader {
         }
         self.conn.flush();
         self.conn.paused.store(true, Ordering::Relaxed);
+        core.share_missed();
         let wait = Arc::clone(&core.inbound_share).acquire_many_owned(units);
         let share = tokio::time::timeout(SHARE_WAIT_MAX, wait).await;
         self.conn.heard();

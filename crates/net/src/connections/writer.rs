@@ -1,5 +1,5 @@
-//! The sending side of a connection, for what the queueing tasks could not send at once; it also judges whether the peer lives, and
-//! takes what it is sent.
+//! The sending side of a connection, for what the queueing tasks could not send at once; it also judges whether the peer lives,
+//! takes what it is sent, and sends what it has begun to.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -10,7 +10,7 @@ use base::beat;
 use wire::frame::FrameKind;
 
 use crate::{
-    connections::{conn::Conn, outbox::Flushed, records::KEPT},
+    connections::{conn::Conn, outbox::Flushed, records::KEPT, trickle::Trickle},
     error::CloseReason,
 };
 
@@ -76,6 +76,7 @@ struct Watch {
     heard_us: u64,
     sent_then: u64,
     unread: Unread,
+    trickle: Trickle,
 }
 
 /// Judges at each tick whether the peer takes what it is sent.
@@ -101,7 +102,13 @@ impl Unread {
 impl Watch {
     fn new(conn: &Conn) -> Watch {
         let now = conn.core.now_us();
-        Watch { last_tick_us: now, heard_us: now, sent_then: 0, unread: Unread::default() }
+        Watch {
+            last_tick_us: now,
+            heard_us: now,
+            sent_then: 0,
+            unread: Unread::default(),
+            trickle: Trickle::new(&conn.core.config),
+        }
     }
 
     /// When to tick next: with the other connections, and whatever else this process does now and then; and when the peer has been
@@ -132,6 +139,13 @@ impl Watch {
         let unread = self.unread.tick(now, shared.map(|shared| shared.read_by_peer()), slept);
         if unread >= us(config.heartbeat_timeout) * UNREAD_TIMEOUTS {
             return conn.close(CloseReason::Unread(Duration::from_micros(unread)));
+        }
+        let received = conn.counters.bytes_received.load(Ordering::Relaxed);
+        let slow = self.trickle.tick(now, conn.incoming.now(), received, conn.core.share_missed_us(), slept);
+        if let Some((bytes, span)) = slow {
+            tracing::warn!(peer = %conn.peer_name(), conn = conn.id,
+                "{bytes} bytes of a request in {span:?}, and others wait for the memory: closing it");
+            return conn.close(CloseReason::Trickles(bytes, span));
         }
         let heard = conn.heard.swap(false, Ordering::Relaxed);
         if heard || progress || slept || conn.paused.load(Ordering::Relaxed) {
