@@ -35,7 +35,7 @@ use super::{
     order::{Order, order},
     place::{Copied, DEADLINE, Held, Place},
     until_end::UntilEnd,
-    votes::{Voter, to_give_up},
+    votes::{Voter, to_give_up, to_promote},
     way::Way,
     witness::{Said, Witness},
 };
@@ -194,7 +194,8 @@ impl Inner {
         if for_it >= need {
             return Ok(None);
         }
-        if against > 0 && against + need > voters.len() {
+        // Fewer may have recorded one that was begun and refused: nobody was promoted by that, and this may be the only store.
+        if against > 0 && against >= to_promote(voters.len()) {
             return Err(StoreError::Engine {
                 action: "go on with the",
                 reason: format!(
@@ -204,14 +205,22 @@ impl Inner {
             });
         }
         let keeper = &self.name;
-        let silent = match silent.as_slice() {
-            [] => String::new(),
-            silent => format!(", {} do not answer", silent.join(", ")),
+        // Between two commits that change the servers the copy may have one fewer than the store.
+        let (begun, promoted) = match against {
+            0 => (String::new(), String::new()),
+            n => (
+                format!(", {n} recorded a promotion instead, too few for one"),
+                format!(". If {keeper} is the manager all the same, move this one's directory away"),
+            ),
+        };
+        let (silent, those) = match silent.as_slice() {
+            [] => (String::new(), ""),
+            silent => (format!(", {} do not answer", silent.join(", ")), ", or those"),
         };
         Ok(Some(format!(
             "the copy of the manager's store on {keeper} is to be given up, and is not yet ({kept}): before anything is acknowledged \
-             without it {need} of {} servers have to record that; {for_it} have{silent}. Start {keeper}, or those; else `ropewalk manager \
-             mirror --off`",
+             without it {need} of {} servers have to record that; {for_it} have{begun}{silent}. Start {keeper}{those}; else `ropewalk \
+             manager mirror --off`{promoted}",
             voters.len(),
         )))
     }

@@ -1,6 +1,7 @@
-//! A copy that another machine keeps, three servers and a manager in one process: machines are cut off, stopped and started, and what
+//! A copy that another machine keeps, three or four servers and a manager in one process: machines are cut off, stopped and started, and what
 //! was acknowledged is in whatever may be promoted.
 
+mod half;
 mod made;
 
 use std::{
@@ -131,7 +132,7 @@ impl Cluster {
             sees: Mutex::default(),
             dies: Mutex::default(),
             copy,
-            servers: (0..3).map(server).collect(),
+            servers: (0..4).map(server).collect(),
         };
         Cluster { own, witness: dir.path().join("mirror"), others: Arc::new(others), _dir: dir }
     }
