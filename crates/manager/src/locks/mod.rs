@@ -32,10 +32,14 @@ use crate::ticket::Ticket;
 /// Who asks later is kept waiting behind somebody for no longer than this: those who hold something that
 /// the first one waits for may be behind it.
 const FAIR_FOR: Duration = Duration::from_secs(1);
-/// Ranges that one session may hold; who wants more is told [`LockAnswer::Full`].
-const HELD_MAX: usize = 1 << 16;
+/// Ranges that one session may hold; who wants more is told [`LockAnswer::Full`], and so is who gives up the middle of one, which
+/// makes two of it.
+const HELD_MAX: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
+/// Ranges up to which a session's claims are taken: it held [`HELD_MAX`], one more of a range cut in the middle, and what its
+/// [`WAITS_MAX`] were given. Who claims more lies, and is ended as one that does not claim.
+const CLAIMED_MAX: usize = 2 * HELD_MAX;
 /// Waits that it may have at a time.
-const WAITS_MAX: usize = 1 << 13;
+const WAITS_MAX: usize = HELD_MAX / 8;
 
 /// Whom to tell what.
 pub type Answers = Vec<(Ticket, LockAnswer)>;
@@ -136,6 +140,9 @@ impl Locks {
             return answers; // late
         }
         for (ino, lock) in locks.iter().filter(|(_, lock)| lock.is_valid()) {
+            if self.members.get(&session).is_none_or(|member| member.held >= CLAIMED_MAX) {
+                return answers;
+            }
             self.inodes.entry(*ino).or_default().claimed = true;
             self.give(*ino, session, *lock, now);
         }
@@ -170,7 +177,9 @@ impl Locks {
             waiter.expires = expires;
         } else if !self.is_new(session, ino, seq) {
             answers.push((ticket, LockAnswer::Superseded));
-        } else if lock.mode != LockMode::None && self.is_full(session) {
+        } else if lock.mode != LockMode::None && self.is_full(session)
+            || self.splits_too_many(session, ino, &lock)
+        {
             answers.push((ticket, LockAnswer::Full));
         } else if lock.mode == LockMode::None && self.to_claim(session).is_none() {
             // Giving up never has to wait.
@@ -338,6 +347,16 @@ impl Locks {
         let waiting = self.busy.iter().filter_map(|ino| self.inodes.get(ino)).flat_map(|e| &e.waiting);
         self.members.get(&session).is_none_or(|member| member.held >= HELD_MAX)
             || waiting.filter(|waiter| waiter.session == session).count() >= WAITS_MAX
+    }
+
+    /// Whether a session that holds as much as it may would hold more by giving up the middle of a range.
+    fn splits_too_many(&self, session: SessionId, ino: InodeNo, lock: &Lock) -> bool {
+        let full = self.members.get(&session).is_some_and(|member| member.held >= HELD_MAX);
+        let splits = |entry: &Entry| {
+            let mut own = entry.held.of(session, lock);
+            own.any(|held| held.lock.start < lock.start && lock.end < held.lock.end)
+        };
+        lock.mode == LockMode::None && full && self.inodes.get(&ino).is_some_and(splits)
     }
 
     fn enqueue(&mut self, ino: InodeNo, waiter: Waiter) {

@@ -247,6 +247,44 @@ fn claims_that_clash_are_believed() {
     assert_eq!(stage.answers.get(&waits), Some(&LockAnswer::Done));
 }
 
+/// A program has one range, and gives up every other byte of it.
+#[test]
+fn a_range_is_cut_into_no_more_than_a_session_may_hold() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.tried(S1, exclusive(1, 0, END)), LockAnswer::Done);
+    let mut give_up = |byte| stage.tried(S1, lock(1, LockMode::None, byte, byte));
+    for n in 1..HELD_MAX as u64 {
+        assert_eq!(give_up(2 * n), LockAnswer::Done);
+    }
+    let next = 2 * HELD_MAX as u64;
+    assert_eq!(give_up(next), LockAnswer::Full);
+    // What makes no more of them: one goes, and there is room for one.
+    assert_eq!(give_up(3), LockAnswer::Done);
+    assert_eq!(give_up(next), LockAnswer::Done);
+    assert_eq!(give_up(next + 2), LockAnswer::Full);
+    assert_eq!(stage.tried(S1, lock(1, LockMode::None, 0, END)), LockAnswer::Done);
+    assert_eq!(stage.tried(S1, exclusive(1, 0, 0)), LockAnswer::Done);
+}
+
+/// A session says that it holds more than it can have got: it is one that has not claimed, and is ended as such.
+#[test]
+fn claims_beyond_all_bounds_are_none() {
+    let mut stage = Stage::new();
+    stage.locks = Locks::new(78);
+    stage.locks.begin(S1, "b", false);
+    stage.locks.begin(S2, "b", true);
+    stage.set(S2, InodeNo(6), exclusive(3, 5, 5), true);
+    let claim: Vec<(InodeNo, Lock)> =
+        (0..2 * CLAIMED_MAX as u64).map(|n| (F, exclusive(1, 2 * n, 2 * n))).collect();
+    for part in claim.chunks(100) {
+        stage.locks.claim(S1, 78, part, false, stage.now);
+    }
+    assert!(stage.locks.claim(S1, 78, &claim[..1], true, stage.now).is_empty());
+    assert_eq!(stage.locks.list(InodeNo(0), usize::MAX, stage.now).0.len(), CLAIMED_MAX + 1);
+    stage.locks.tick(stage.now);
+    assert_eq!(stage.locks.overdue(stage.now), [S1]);
+}
+
 #[derive(Debug, Clone)]
 enum Move {
     Set(u64, u64, Lock, bool),
