@@ -97,9 +97,11 @@ impl Endpoint {
     }
 
     /// The process at `addrs` (its addresses on one or several networks). Handles for the same addresses
-    /// share their connections. Nothing is connected before the first call.
+    /// share their connections. Nothing is connected before the first call; without connections, and with no handle for
+    /// minutes, it is forgotten.
     pub fn peer(&self, addrs: &[SocketAddr]) -> Peer {
-        Peer::from_group(self.groups().dialed(addrs))
+        let (group, user) = self.groups().dialed(addrs);
+        Peer::of_user(group, user)
     }
 
     /// A process that connected to this one.

@@ -6,7 +6,7 @@ use base::NodeId;
 
 use crate::{
     calls::call::{Call, Reply},
-    connections::group::Group,
+    connections::group::{Group, User},
     error::CallError,
 };
 
@@ -14,11 +14,19 @@ use crate::{
 #[derive(Clone)]
 pub struct Peer {
     group: Arc<Group>,
+    /// The group is kept as long as somebody has this.
+    _user: User,
 }
 
 impl Peer {
     pub(crate) fn from_group(group: Arc<Group>) -> Peer {
-        Peer { group }
+        let user = group.user();
+        Peer { group, _user: user }
+    }
+
+    /// Of a group that is kept for `user`.
+    pub(crate) fn of_user(group: Arc<Group>, user: User) -> Peer {
+        Peer { group, _user: user }
     }
 
     /// Sends one request and waits for its reply, until the call's deadline at most. A reply whose status

@@ -33,6 +33,10 @@ use crate::{
     error::CloseReason,
 };
 
+/// Somebody who may use a group: as long as there is one it is not forgotten.
+#[derive(Clone, Default)]
+pub(crate) struct User(Arc<()>);
+
 #[derive(Default)]
 pub(crate) struct State {
     pub table: Table,
@@ -70,6 +74,8 @@ pub(crate) struct Group {
     /// Connections replaced because they were slow.
     pub replaced: AtomicU32,
     pub used_us: AtomicU64,
+    /// Its clones are counted.
+    users: User,
 }
 
 pub(crate) fn lane_index(lane: Lane) -> usize {
@@ -97,6 +103,7 @@ impl Group {
             keeper_sleeps: AtomicBool::new(true),
             replaced: AtomicU32::new(0),
             used_us: AtomicU64::new(core.now_us()),
+            users: User::default(),
         })
     }
 
@@ -166,6 +173,22 @@ impl Group {
     pub(crate) fn idle(&self) -> Duration {
         let idle = self.core.now_us().saturating_sub(self.used_us.load(Ordering::Relaxed));
         Duration::from_micros(idle)
+    }
+
+    /// One more who may use it.
+    pub(crate) fn user(&self) -> User {
+        self.users.clone()
+    }
+
+    /// Whether nobody holds it, waits on it or is connected by it. Who holds none of it gets it from `Groups` alone, which asks with its
+    /// lock held: so that stays true until it is forgotten.
+    pub(crate) fn is_unused(&self) -> bool {
+        let held = Arc::strong_count(&self.users.0) > 1;
+        let waits = || {
+            let state = self.lock();
+            !state.conns.is_empty() || state.table.is_busy()
+        };
+        !held && !self.is_changing() && !waits()
     }
 
     pub(crate) fn lock_once(&self) -> MutexGuard<'_, Once<Arc<Conn>>> {

@@ -17,12 +17,18 @@ use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
     calls::{handler::BoxFuture, services::Services},
-    connections::{group::Group, handshake::Identity, keeper},
+    connections::{
+        group::{Group, User},
+        handshake::Identity,
+        keeper,
+    },
     core::Core,
 };
 
 /// An accepted group without connections is kept this long: its peer may come back, and calls to it wait.
 const ACCEPTED_LINGER: Duration = Duration::from_secs(30);
+/// A dialed one that nobody holds, connects or waits on: whoever asks for it again connects anew.
+const DIALED_LINGER: Duration = Duration::from_secs(300);
 /// How often such groups are looked for.
 const JANITOR_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -97,16 +103,21 @@ impl Groups {
         group
     }
 
-    /// The group that connects to the process at `addrs`.
-    pub(crate) fn dialed(&self, addrs: &[SocketAddr]) -> Arc<Group> {
+    /// The group that connects to the process at `addrs`, kept for the user beside it.
+    pub(crate) fn dialed(&self, addrs: &[SocketAddr]) -> (Arc<Group>, User) {
         let mut key = addrs.to_vec();
         key.sort();
         key.dedup();
-        let group = Arc::clone(self.lock().dialed.entry(key).or_insert_with(|| self.begin(addrs)));
+        let held = {
+            let mut peers = self.lock();
+            let group = peers.dialed.entry(key).or_insert_with(|| self.begin(addrs));
+            // Counted before another can find that nobody has it.
+            (Arc::clone(group), group.user())
+        };
         if self.is_shut() {
-            group.shut();
+            held.0.shut();
         }
-        group
+        held
     }
 
     /// The group of a process that connects to us.
@@ -145,7 +156,7 @@ impl Groups {
     }
 }
 
-/// Forgets accepted groups whose peers have gone for good.
+/// Forgets groups whose peers have gone for good.
 pub(crate) async fn janitor(groups: Weak<Groups>) {
     loop {
         tokio::time::sleep_until(beat::by(Instant::now(), JANITOR_INTERVAL).into()).await;
@@ -153,12 +164,33 @@ pub(crate) async fn janitor(groups: Weak<Groups>) {
         if groups.is_shut() {
             return;
         }
-        groups.lock().accepted.retain(|_, group| {
+        groups.forget(ACCEPTED_LINGER, DIALED_LINGER);
+    }
+}
+
+impl Groups {
+    /// Those that have not been used for so long: accepted ones without connections, dialed ones that nobody holds besides.
+    fn forget(&self, accepted: Duration, dialed: Duration) {
+        let mut peers = self.lock();
+        peers.accepted.retain(|_, group| {
             let empty = {
                 let state = group.lock();
                 state.conns.is_empty() && state.table.calls().next().is_none()
             };
-            !empty || group.idle() < ACCEPTED_LINGER || group.lock_once().is_needed(Instant::now())
+            !empty || group.idle() < accepted || group.lock_once().is_needed(Instant::now())
+        });
+        peers.dialed.retain(|_, group| {
+            let stays =
+                group.idle() < dialed || !group.is_unused() || group.lock_once().is_needed(Instant::now());
+            if !stays {
+                // It ends when it finds that it is alone with the group.
+                group.keeper.notify_one();
+            }
+            stays
         });
     }
 }
+
+#[cfg(test)]
+#[path = "groups_tests.rs"]
+mod tests;
