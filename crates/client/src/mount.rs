@@ -454,6 +454,10 @@ impl Blocks for StripeBlocks {
         self.io.forget_inode(fs, inode);
     }
 
+    fn is_abandoned(&self, stripe: StripeId) -> bool {
+        self.io.is_abandoned(stripe)
+    }
+
     fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let report = stripe::resolve_inode(&self.io, fs, inode, grant).await.map_err(block_error)?;

@@ -93,6 +93,13 @@ pub trait Blocks: Send + Sync {
         let _ = (fs, inode);
     }
 
+    /// Whether a failed write may have left something of itself on the pdisks. It may become the block's content until another
+    /// version is stored: whoever resolves what this session leaves, should it end now, may go forward with it.
+    fn is_abandoned(&self, stripe: StripeId) -> bool {
+        let _ = stripe;
+        false
+    }
+
     /// Brings every block of an inode, left by a session that ended uncleanly, to its old or new version.
     fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
         let _ = (fs, inode, grant);

@@ -348,6 +348,8 @@ impl Core {
                     let on_disk = state.on_disk(block);
                     let seq = state.writes.next();
                     let (pool, home) = (self.pool.clone(), state.attr.pool);
+                    // What a failed write left may be longer than what is stored, and become the content after a crash.
+                    let abandoned = self.blocks.is_abandoned(self.stripe(inode.ino, block));
                     let room = state.edit(block, |b| {
                         let (first, last) = (from.div_ceil(unit), to / unit);
                         let mut partial = |b: &mut crate::pages::block::Block, from: u32, to: u32| {
@@ -371,8 +373,8 @@ impl Core {
                         let stored = match &b.meta {
                             _ if b.flushing() => u32::MAX,
                             _ if !on_disk => 0,
-                            Some(meta) => meta.len / unit,
-                            None => u32::MAX,
+                            Some(meta) if !abandoned => meta.len / unit,
+                            _ => u32::MAX,
                         };
                         b.drop_units(first, last);
                         b.zero_units(first, last.min(stored), seq);

@@ -153,3 +153,41 @@ async fn a_copy_into_a_handle_that_is_synchronous_is_durable() {
         assert!(read == [vec![1; 3], vec![7; len]].concat(), "{len} bytes");
     }
 }
+
+/// A write that failed left something of itself on the pdisks. Its bytes are cut off, and zeros of a file that grows again take their
+/// place: these are durable with fsync, also if whoever resolves what a crash left goes forward with the failed write.
+#[tokio::test]
+async fn zeros_in_place_of_a_failed_write_are_there_after_a_crash() {
+    const HALF: usize = BLOCK as usize / 2;
+    let cut = |size: usize| SetAttrs { size: Some(size as u64), ..SetAttrs::default() };
+    for punched in [false, true] {
+        let mut world = World::new(2, 1);
+        let client = world.mount(calm());
+        let (ino, handle) = made(&client, b"f", &[1; HALF], RW).await;
+        assert_eq!(client.write(handle, HALF as u64, &[2; HALF / 2]).await, Ok(HALF / 2));
+        world.blocks.failing.store(true, SeqCst);
+        assert!(client.fsync(ino, false).await.is_err());
+        if punched {
+            let hole = Fallocate::PunchHole;
+            client
+                .fallocate(handle, hole, HALF as u64, HALF as u64 / 2 - 4096, Privileges::Kept)
+                .await
+                .unwrap();
+        }
+        client.setattr(ino, cut(if punched { HALF + HALF / 4 } else { HALF })).await.unwrap();
+        world.blocks.failing.store(false, SeqCst);
+        client.setattr(ino, cut(HALF + HALF / 2)).await.unwrap();
+        // Of the error it was told already.
+        assert_eq!(client.fsync(ino, false).await, Ok(()), "punched: {punched}");
+        drop(client);
+        world.blocks.go_forward();
+        let client = world.mount(calm());
+        let handle = client.open(ino, RW).await.unwrap();
+        let read = client.read(handle, 0, BLOCK as usize).await.unwrap().to_vec();
+        assert!(
+            read == [vec![1; HALF], vec![0; HALF / 2]].concat(),
+            "{} bytes, punched: {punched}",
+            read.len()
+        );
+    }
+}

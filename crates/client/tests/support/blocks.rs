@@ -34,6 +34,8 @@ pub struct FakeBlocks {
     pub zeros: AtomicBool,
     /// Writes fail until it is cleared.
     pub failing: AtomicBool,
+    /// What the last failed write of a block has left of itself.
+    left: Mutex<BTreeMap<StripeId, WriteStripe>>,
     /// Writes wait while it is set.
     pub stuck: AtomicBool,
     /// A write takes up to so many milliseconds.
@@ -72,6 +74,7 @@ impl FakeBlocks {
             below: AtomicU64::new(0),
             zeros: AtomicBool::new(false),
             failing: AtomicBool::new(false),
+            left: Mutex::default(),
             stuck: AtomicBool::new(false),
             slow: AtomicU64::new(0),
             stuck_block: AtomicU64::new(u64::MAX),
@@ -97,6 +100,12 @@ impl FakeBlocks {
     /// Whether a write is under way.
     pub fn is_writing(&self) -> bool {
         !self.writing.lock().unwrap().is_empty()
+    }
+
+    /// Whoever resolves what an ended session left goes forward with it.
+    pub fn go_forward(&self) {
+        let left = std::mem::take(&mut *self.left.lock().unwrap());
+        left.values().for_each(|write| drop(self.store(write).unwrap()));
     }
 
     pub fn exists(&self, stripe: StripeId) -> bool {
@@ -275,7 +284,7 @@ impl Blocks for FakeBlocks {
         Box::pin(async move {
             self.writes.fetch_add(1, SeqCst);
             *self.last_pieces.lock().unwrap() = write.pieces.iter().map(|(_, b)| b.len()).collect();
-            let grant = write.version.grant.0;
+            let (stripe, grant) = (write.stripe, write.version.grant.0);
             if grant >= self.below.load(SeqCst) {
                 assert!(self.writing.lock().unwrap().insert(write.stripe), "two versions in flight");
             }
@@ -291,14 +300,16 @@ impl Blocks for FakeBlocks {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
             let result = if self.failing.load(SeqCst) {
+                self.left.lock().unwrap().insert(write.stripe, write);
                 Err(BlockError::Unavailable("injected".into()))
             } else {
+                self.left.lock().unwrap().remove(&write.stripe);
                 self.store(&write)
             };
             self.arrive().await;
             self.dawdle().await;
             if grant >= self.below.load(SeqCst) {
-                self.writing.lock().unwrap().remove(&write.stripe);
+                self.writing.lock().unwrap().remove(&stripe);
             }
             result
         })
@@ -367,7 +378,12 @@ impl Blocks for FakeBlocks {
             self.writing.lock().unwrap().iter().all(|stripe| stripe.inode != inode),
             "{inode} is written"
         );
+        self.left.lock().unwrap().retain(|stripe, _| stripe.inode != inode);
         self.forgotten.lock().unwrap().push(inode);
+    }
+
+    fn is_abandoned(&self, stripe: StripeId) -> bool {
+        self.left.lock().unwrap().contains_key(&stripe)
     }
 
     fn adopt_all(&self, _: Instant) -> BoxFuture<'_, Result<(), BlockError>> {

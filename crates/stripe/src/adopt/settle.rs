@@ -55,6 +55,11 @@ impl StripeIo {
         self.shared.adoption.forget_abandoned(fs, inode);
     }
 
+    /// Whether a write of a stripe was begun, is not complete and not discarded: something of it may be on the pdisks.
+    pub fn is_abandoned(&self, stripe: StripeId) -> bool {
+        self.shared.adoption.is_abandoned(stripe)
+    }
+
     /// Stripes that are complete and not known to be adopted.
     pub fn unadopted(&self) -> usize {
         self.shared.adoption.len()

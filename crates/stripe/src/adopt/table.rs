@@ -187,6 +187,10 @@ impl Adoption {
         self.table.lock().abandoned.get(&stripe).cloned()
     }
 
+    pub fn is_abandoned(&self, stripe: StripeId) -> bool {
+        self.table.lock().abandoned.contains_key(&stripe)
+    }
+
     pub fn discarded(&self, stripe: StripeId) {
         self.table.lock().abandoned.remove(&stripe);
     }
