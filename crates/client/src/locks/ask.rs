@@ -3,7 +3,8 @@
 //!
 //! Invariant: what is remembered is what the manager has given this session, but for changes that are not
 //! answered. A change whose answer is lost, or may have been overtaken by a claim, is asked for again under
-//! a new number: to set what is set, or to give up what is not there, changes nothing.
+//! a new number: to set what is set, or to give up what is not there, changes nothing. So that giving up never takes what its
+//! owner has set afterwards, whoever sets waits until all is done that was being given up of its owner then.
 //! On failure (no manager) a change goes on in the background after its caller has his `EIO`, and what it
 //! got then is given back.
 
@@ -18,12 +19,12 @@ use base::{
 };
 use tokio::sync::Notify;
 use wire::{
-    lock::{CLAIM_MAX, END, Lock, LockAnswer, LockKind, LockMode, LockRequest},
+    lock::{CLAIM_MAX, Lock, LockAnswer, LockKind, LockMode, LockRequest},
     lock_set::Held,
     mgr::{MgrReply, MgrRequest},
 };
 
-use super::held::OfInode;
+use super::held::{OfInode, Whose, all_of};
 use crate::{calls::unexpected, core::Core, error::Errno, files::handle::Handle};
 
 /// One wait for a lock; then it is asked for again.
@@ -34,11 +35,6 @@ const CLOSE_TRIES: u32 = 3;
 const FLUSHED_TRIES: u32 = 10;
 /// Pause before a claim that failed is asked for again.
 const RETRY: Duration = Duration::from_millis(300);
-
-/// Everything that an owner has of a file.
-fn all_of(kind: LockKind, owner: u64) -> Lock {
-    Lock { kind, mode: LockMode::None, owner, pid: 0, start: 0, end: END }
-}
 
 /// The manager has not answered, or has said in time that it could not: it may have been done.
 fn unanswered(error: Errno) -> bool {
@@ -57,7 +53,25 @@ static WAITS: LazyLock<[[Histogram; OUTCOMES.len()]; 2]> = LazyLock::new(|| {
     })
 });
 
+/// Locks of an owner that are being given up, until this is dropped.
+struct Freeing {
+    core: Arc<Core>,
+    ino: InodeNo,
+    turn: u64,
+}
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        self.core.locks.lock().end_freeing(self.ino, self.turn);
+    }
+}
+
 impl Core {
+    fn freeing(self: &Arc<Core>, ino: InodeNo, whose: Whose) -> Freeing {
+        let turn = self.locks.lock().begin_freeing(ino, whose);
+        Freeing { core: self.clone(), ino, turn }
+    }
+
     /// See [`crate::Client::lock`].
     pub async fn lock(
         self: &Arc<Core>,
@@ -67,9 +81,13 @@ impl Core {
         interrupted: Option<Arc<Notify>>,
     ) -> Result<(), Errno> {
         let waits = interrupted.is_some();
+        let whose = (lock.kind, lock.owner);
+        // From here on: whoever sets afterwards waits for it.
+        let freeing = (lock.mode == LockMode::None).then(|| self.freeing(ino, whose));
         let (core, begun) = (self.clone(), Instant::now());
         // A task of its own: a caller that goes away does not leave a lock that nobody knows of.
         let mut task = self.runtime.spawn(async move {
+            let _freeing = freeing;
             let done = core.set_lock(ino, handle, lock, interrupted).await;
             if lock.mode != LockMode::None {
                 let outcome = match &done {
@@ -90,12 +108,14 @@ impl Core {
             Ok(done) => done.unwrap_or(Err(Errno::EIO)),
             Err(_) => {
                 tracing::error!(inode = %ino, "gave up waiting for the manager to set a lock");
-                let core = self.clone();
-                self.runtime.spawn(async move {
-                    if lock.mode != LockMode::None && matches!(task.await, Ok(Ok(()))) {
-                        core.unlock(ino, handle, lock).await;
-                    }
-                });
+                if lock.mode != LockMode::None {
+                    let freeing = self.freeing(ino, whose);
+                    self.runtime.spawn(async move {
+                        if matches!(task.await, Ok(Ok(()))) {
+                            freeing.core.unlock(ino, handle, lock).await;
+                        }
+                    });
+                }
                 Err(Errno::EIO)
             }
         }
@@ -116,6 +136,9 @@ impl Core {
         interrupted: Option<Arc<Notify>>,
     ) -> Result<(), Errno> {
         let (mut wait, mut was_interrupted, mut tries) = (interrupted, false, CLOSE_TRIES);
+        if lock.mode != LockMode::None {
+            self.wait_freed(ino, (lock.kind, lock.owner)).await;
+        }
         loop {
             let (seq, claims, closed) = {
                 let mut locks = self.locks.lock();
@@ -142,13 +165,7 @@ impl Core {
                     if locks.claims != claims {
                         continue;
                     }
-                    locks.change(ino, |of| {
-                        of.held.set((), lock, Duration::ZERO);
-                        if lock.mode != LockMode::None {
-                            of.through.insert((handle, lock.kind, lock.owner));
-                            of.flushed.remove(&handle);
-                        }
-                    });
+                    locks.change(ino, |of| of.set(handle, lock));
                     return Ok(());
                 }
                 Ok(LockAnswer::Busy) if was_interrupted => return Err(Errno(libc::EINTR)),
@@ -165,6 +182,23 @@ impl Core {
             }
             // Which came first, lock or interrupt, is found out without waiting.
             wait = wait.filter(|_| !was_interrupted);
+        }
+    }
+
+    /// Waits until all that is being given up of an owner's locks is. Without a manager that takes as long as the request that would
+    /// follow.
+    async fn wait_freed(&self, ino: InodeNo, whose: Whose) {
+        let turn = self.locks.lock().turn();
+        loop {
+            let Some(freed) = self.locks.lock().freed_before(ino, whose, turn) else { return };
+            let freed = freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            // It may have ended before this was to be told of it.
+            if self.locks.lock().freed_before(ino, whose, turn).is_none() {
+                return;
+            }
+            freed.await;
         }
     }
 
@@ -239,10 +273,8 @@ impl Core {
 
     /// A descriptor of a handle is closed, not necessarily the last one.
     pub fn note_flush(&self, ino: InodeNo, handle: Handle) {
-        if let Some(of) = self.locks.lock().inodes.get_mut(&ino)
-            && of.through.iter().any(|by| by.0 == handle)
-        {
-            of.flushed.insert(handle);
+        if let Some(of) = self.locks.lock().inodes.get_mut(&ino) {
+            of.note_flush(handle);
         }
     }
 
@@ -265,14 +297,16 @@ impl Core {
 
     /// See [`crate::Client::drop_locks`].
     pub async fn drop_locks_of_owner(self: &Arc<Core>, ino: InodeNo, owner: u64) {
-        let all = all_of(LockKind::Fcntl, owner);
+        let whose = (LockKind::Fcntl, owner);
+        let all = all_of(whose);
         {
             let mut locks = self.locks.lock();
             let Some(of) = locks.inodes.get(&ino) else { return };
-            if of.held.of((), &all).next().is_none() {
+            let holds = of.held.of((), &all).next().is_some();
+            locks.change(ino, |of| of.left(whose));
+            if !holds {
                 return;
             }
-            locks.change(ino, |of| of.through.retain(|by| (by.1, by.2) != (LockKind::Fcntl, owner)));
         }
         // Goes on in the background if it takes long.
         let _ = self.lock(ino, Handle(0), all, None).await;
@@ -281,17 +315,19 @@ impl Core {
     /// The last descriptor of an open file is closed: what was locked through it, and is still, is given up.
     pub fn drop_locks_of_handle(self: &Arc<Core>, ino: InodeNo, handle: Handle) {
         let mut locks = self.locks.lock();
-        let Some(of) = locks.inodes.get(&ino) else { return };
-        let left: Vec<_> = of.through.iter().copied().filter(|(through, ..)| *through == handle).collect();
-        for by in left {
-            locks.change(ino, |of| {
-                of.through.remove(&by);
-                of.flushed.remove(&handle);
-                of.closing += 1;
-            });
-            let core = self.clone();
+        if !locks.inodes.contains_key(&ino) {
+            return;
+        }
+        let mut left = Vec::new();
+        locks.change(ino, |of| {
+            left = of.closed(handle);
+            of.closing += left.len() as u32;
+        });
+        for whose in left {
+            let freeing = Freeing { core: self.clone(), ino, turn: locks.begin_freeing(ino, whose) };
             self.runtime.spawn(async move {
-                core.unlock(ino, handle, all_of(by.1, by.2)).await;
+                let core = &freeing.core;
+                core.unlock(ino, handle, all_of(whose)).await;
                 let mut locks = core.locks.lock();
                 locks.closed += 1;
                 locks.change(ino, |of| of.closing -= 1);

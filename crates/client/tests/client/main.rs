@@ -13,6 +13,7 @@ mod giving_pages;
 mod habits;
 mod kernel_attr;
 mod late_answers;
+mod locking;
 mod model;
 mod mount;
 mod name_pages;
