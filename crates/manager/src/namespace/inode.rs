@@ -1,6 +1,6 @@
 //! Inodes: their records, attributes, and their end.
 //!
-//! Invariant: an inode with `nlink` 0 exists only while an orphan record of a live session names it.
+//! Invariant: an inode with `nlink` 0 exists only while an orphan record of a session names it that is live or not fenced yet.
 //! A file without an allocated block is inline.
 
 use std::ops::ControlFlow;
@@ -16,7 +16,8 @@ use super::{Editor, Op, errno};
 use crate::{
     delete_queue,
     keys::{
-        self, BYTES_VERSION, DeleteRecord, FsRecord, Inode, NumbersRecord, body_key, inode_key, numbers_key,
+        self, BYTES_VERSION, DeleteRecord, EndingRecord, FsRecord, Inode, NumbersRecord, SessionRecord,
+        body_key, inode_key, numbers_key,
     },
     store::{Read, open_bytes, prefix_end, seal_bytes},
 };
@@ -267,17 +268,31 @@ impl Editor<'_, '_> {
         Ok(MgrReply::Done)
     }
 
-    /// Whether a live session beside the actor's has the nameless inode open.
+    /// Whether another session than the actor's has the nameless inode open that is live, or has ended and may not be fenced yet: what
+    /// that one writes could still arrive after the inode's strips are deleted.
     pub(super) fn is_orphan_of_others(&self, ino: InodeNo) -> Op<bool> {
-        let mut sessions = Vec::new();
-        self.txn.scan(b"s", &prefix_end(b"s"), &mut |key, _| {
-            sessions.push(base::SessionId(keys::last_u64(key)));
-            ControlFlow::Continue(())
-        })?;
-        for session in sessions.into_iter().filter(|session| *session != self.actor.session) {
-            if self.txn.get(&keys::orphan_key(session, self.fs.fs, ino))?.is_some() {
+        let ending = keys::read::<EndingRecord>(self.txn, &keys::ending_key(self.fs.fs))?.unwrap_or_default();
+        let mut next = Some(SessionId(0));
+        while let Some(from) = next {
+            // The next session that has any open.
+            let mut found = None;
+            let start = keys::orphan_key(from, FsId(0), InodeNo(0));
+            self.txn.scan(&start, &prefix_end(b"o"), &mut |key, _| {
+                found = key
+                    .get(1..9)
+                    .and_then(|id| id.first_chunk())
+                    .map(|id| SessionId(u64::from_be_bytes(*id)));
+                ControlFlow::Break(())
+            })?;
+            let Some(session) = found else { break };
+            if session != self.actor.session
+                && self.txn.get(&keys::orphan_key(session, self.fs.fs, ino))?.is_some()
+                && (ending.fence.is_some()
+                    || keys::read::<SessionRecord>(self.txn, &keys::session_key(session))?.is_some())
+            {
                 return Ok(true);
             }
+            next = session.0.checked_add(1).map(SessionId);
         }
         Ok(false)
     }

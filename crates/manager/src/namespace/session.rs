@@ -204,4 +204,28 @@ mod tests {
         let left = stage.map.keys().filter(|key| key[0] == b'o').count();
         assert_eq!(left, 4, "what is damaged stays, what comes after it goes");
     }
+
+    /// A session has ended and is not fenced yet. The last live one that has the inode open closes it.
+    #[test]
+    fn what_a_session_that_is_not_fenced_may_still_write_to_stays() {
+        let mut stage = Stage::new(16);
+        let (fs, ended, ino) = (stage.fs, SessionId(99), InodeNo(70));
+        let collect =
+            |stage: &mut Stage| stage.txn(|txn| collect_orphans(txn, |_| Some(fs), &[], 9)).unwrap();
+        let fence = |epoch| EndingRecord { unresolved: true, fence: epoch };
+        let own = stage.session;
+        stage.txn(|txn| {
+            keys::write(txn, keys::inode_key(FS, ino), &Inode::default());
+            for session in [own, ended] {
+                keys::write(txn, keys::orphan_key(session, FS, ino), &OrphanRecord {});
+            }
+            keys::write(txn, keys::ending_key(FS), &fence(Some(base::Epoch(3))));
+        });
+        stage.change(Change::Forget { ino, highest: Version::ZERO }).unwrap();
+        assert_eq!(collect(&mut stage), None);
+        assert!(stage.attr(ino).is_some(), "it is gone before what was written can be refused");
+        stage.txn(|txn| keys::write(txn, keys::ending_key(FS), &fence(None)));
+        assert_eq!(collect(&mut stage), None);
+        assert_eq!((stage.attr(ino), stage.map.keys().filter(|key| key[0] == b'o').count()), (None, 0));
+    }
 }
