@@ -34,6 +34,20 @@ class Program:
     def close(self, name):
         os.close(self.files.pop(name))
 
+    def fork(self):
+        """A child that has inherited what is open, and does nothing until it or this one ends."""
+        ends, self.child_lives = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            os.close(self.child_lives)
+            os.read(ends, 1)
+            os._exit(0)
+        os.close(ends)
+
+    def end(self):
+        os.close(self.child_lives)
+        os.waitpid(self.child, 0)
+
     def fcntl(self, name, mode, start, length, wait="try"):
         command = fcntl.F_SETLKW if wait == "wait" else fcntl.F_SETLK
         wish = struct.pack(FORMAT, TYPES[mode], os.SEEK_SET, int(start), int(length), 0)

@@ -107,6 +107,7 @@ fn programs_on_two_mounts_exclude_each_other() {
     let (mut a, mut b) = (Program::new(&here), Program::new(&there));
     ranges(&mut a, &mut b);
     whole_files(&mut a, &mut b, &here);
+    inherited(&mut a, &mut b, &here);
     waiting(&mut a, &mut b);
     circles(&mounts, &mut a, &mut b);
     listing(&mounts, &mut a, &mut b);
@@ -146,6 +147,26 @@ fn whole_files(a: &mut Program, b: &mut Program, here: &Path) {
     assert_eq!(b.ask("flock f none"), "ok");
     assert_eq!(b.ask("fcntl f none 0 0"), "ok");
     assert_eq!(a.ask(&format!("open f {}", here.display())), "ok");
+}
+
+/// A descriptor that a process has closed is a child's still. What the process locked anew stays when that one ends.
+fn inherited(a: &mut Program, b: &mut Program, here: &Path) {
+    assert_eq!(a.ask(&format!("open old {}", here.display())), "ok");
+    assert_eq!(a.ask("fcntl old exclusive 0 0"), "ok");
+    assert_eq!(a.ask("fcntl old none 0 0"), "ok");
+    assert_eq!(a.ask("flock old exclusive"), "ok");
+    assert_eq!(a.ask("fork"), "ok");
+    assert_eq!(a.ask("close old"), "ok");
+    assert_eq!(a.ask("fcntl f exclusive 0 0"), "ok");
+    assert_eq!(b.ask("fcntl f exclusive 0 0"), "EAGAIN");
+    assert_eq!(a.ask("end"), "ok");
+    until("the flock goes with the last close", || b.ask("flock f exclusive") == "ok");
+    // What else went with it was given up before that, or is a moment later.
+    for _ in 0..20 {
+        assert_eq!(b.ask("fcntl f exclusive 0 0"), "EAGAIN");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!((a.ask("fcntl f none 0 0"), b.ask("flock f none")), ("ok".into(), "ok".into()));
 }
 
 /// What goes with the last close of an open file is gone for whoever asks afterwards on the same mount.
