@@ -71,8 +71,9 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     until("health says so", || health().contains("stands on one disk only"));
     until("status says so", || store().contains("is behind"));
     until("the event is told", || ok(&["events", "--dir", name]).contains("stands on one disk only"));
-    fs::create_dir(&copy).unwrap();
+    // Before, the manager could make the copy anew meanwhile.
     cluster.down();
+    fs::create_dir(&copy).unwrap();
     let error = refused(&["manager", "promote", "--from-mirror", copied, "--dir", name]);
     assert!(error.contains("lacks what was committed last"), "{error}");
 
