@@ -84,10 +84,14 @@ impl Core {
         let whose = (lock.kind, lock.owner);
         // From here on: whoever sets afterwards waits for it.
         let freeing = (lock.mode == LockMode::None).then(|| self.freeing(ino, whose));
+        let turn = freeing.is_none().then(|| self.locks.lock().turn());
         let (core, begun) = (self.clone(), Instant::now());
         // A task of its own: a caller that goes away does not leave a lock that nobody knows of.
         let mut task = self.runtime.spawn(async move {
             let _freeing = freeing;
+            if let Some(turn) = turn {
+                core.wait_freed(ino, whose, turn).await;
+            }
             let done = core.set_lock(ino, handle, lock, interrupted).await;
             if lock.mode != LockMode::None {
                 let outcome = match &done {
@@ -136,9 +140,6 @@ impl Core {
         interrupted: Option<Arc<Notify>>,
     ) -> Result<(), Errno> {
         let (mut wait, mut was_interrupted, mut tries) = (interrupted, false, CLOSE_TRIES);
-        if lock.mode != LockMode::None {
-            self.wait_freed(ino, (lock.kind, lock.owner)).await;
-        }
         loop {
             let (seq, claims, closed) = {
                 let mut locks = self.locks.lock();
@@ -185,10 +186,9 @@ impl Core {
         }
     }
 
-    /// Waits until all that is being given up of an owner's locks is. Without a manager that takes as long as the request that would
-    /// follow.
-    async fn wait_freed(&self, ino: InodeNo, whose: Whose) {
-        let turn = self.locks.lock().turn();
+    /// Waits until all is done that was being given up of an owner's locks before this turn. Without a manager that takes as long as the
+    /// request that would follow.
+    async fn wait_freed(&self, ino: InodeNo, whose: Whose, turn: u64) {
         loop {
             let Some(freed) = self.locks.lock().freed_before(ino, whose, turn) else { return };
             let freed = freed.notified();
